@@ -193,12 +193,13 @@ static int32_t list_best_tp(const struct search *s, int32_t *tp)
 	return n;
 }
 
-/* Finds styles of modules for the best numbers of ranks along tp, and adds their plans. */
-static tess_status estimate_styles(struct search *s)
+tess_status tess_search_estimate_styles(struct search *s)
 {
 	int32_t tp[STYLED_MAX], n = list_best_tp(s, tp);
 	tess_status st = TESS_OK;
 
+	s->nkept = 0;
+	memset(s->front, 0, sizeof s->front);
 	for (int32_t i = 0; i < n && !st; i++) {
 		s->found = s->planner->nfound;
 		st = tess_planner_find_styles(s->planner, tp[i]);
@@ -214,5 +215,5 @@ tess_status tess_search_estimate(struct search *s)
 
 	for (int32_t tp = 1; tp <= s->nranks && !st; tp++)
 		st = estimate_meshes(s, tp, add_plans);
-	return st || !s->planner->options.styles ? st : estimate_styles(s);
+	return st;
 }

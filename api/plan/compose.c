@@ -6,16 +6,12 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-/* Ids of the short sequences from which calls along dp are measured, which no row changes. */
-enum { SHORT_SEQUENCE = 8 };
 /* Numbers of sequences of a replica that are measured; others are on the line through them. */
 enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
 /* Bytes of the buckets of a candidate with large ones. */
 #define LARGE_BUCKET (UINT64_C(256) << 20)
 /* Large buckets of the weights of a stage from which on they are used. */
 enum { MANY_BUCKETS = 4 };
-/* Ranks along dp, or hosts of them, of samples; more of them move shares of the same bytes. */
-enum { REPLICAS = 2 };
 
 struct composed_key {
 	int32_t dp, tp, plan, zero, recompute, bucket;
@@ -25,7 +21,7 @@ struct entry {
 	struct composed_key key;
 	struct composed value;
 };
-enum { FIND_DATA, FIND_FEW, FIND_MORE, FINDS };
+enum { FIND_DATA, FIND_PLAIN, FIND_FEW, FIND_MORE, FINDS };
 struct composer {
 	struct tess_planner *planner;
 	struct stager *stager;
@@ -52,11 +48,20 @@ tess_status tess_composer_open(struct tess_planner *p, struct composer **out)
 	return tess_stager_open(p, &(*out)->stager);
 }
 
+static void free_traces(struct composed *value)
+{
+	for (int i = 0; i < 2; i++)
+		for (int half = 0; half < 2; half++)
+			tess_trace_free(&value->trace[i][half]);
+}
+
 void tess_composer_close(struct composer *c)
 {
 	if (!c)
 		return;
 	tess_stager_close(c->stager);
+	for (size_t i = 0; i < c->n; i++)
+		free_traces(&c->entry[i].value);
 	free(c->entry);
 	free(c);
 }
@@ -157,11 +162,10 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 		                     .plan = key->plan,
 		                     .zero = key->zero,
 		                     .bucket = key->bucket,
+		                     .micro = 2,
 		                     .recompute = key->recompute };
 	const struct tess_strategy *s = tess_candidate_make_strategy(p, &k);
 	bool whole = !p->shallow[1].layers;
-	int64_t length = key->local ? p->options.sequence : SHORT_SEQUENCE;
-	int64_t batch = (key->local ? key->local : 1) * key->dp;
 	struct tess_sample at[2];
 	double n[2] = { (double)p->shallow[0].layers, (double)p->shallow[1].layers };
 	tess_status st = TESS_OK;
@@ -169,8 +173,9 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 	if (!s)
 		return TESS_ENOMEM;
 	for (int i = 0; i < (whole ? 1 : 2) && !st; i++)
-		st = tess_planner_sample(p, whole ? &p->model : &p->shallow[i].model, s, batch,
-		                         length, &at[i]);
+		st = tess_planner_sample(p, whole ? &p->model : &p->shallow[i].model, s,
+		                         2 * key->local * key->dp, &at[i],
+		                         key->dp > 1 ? out->trace[i] : NULL);
 	if (st)
 		return st;
 	if (whole) {
@@ -212,6 +217,8 @@ static tess_status find_composed(struct composer *c, int what, struct composed_k
 	memset(out, 0, sizeof *out);
 	st = measure_key(c, &key, out);
 	out->refused = st == TESS_EINVAL;
+	if (st)
+		free_traces(out);
 	if (st && !out->refused)
 		return st;
 	c->entry[c->n++] = (struct entry){ key, *out };
@@ -270,14 +277,14 @@ static void share_sample(const struct composer *c, const struct candidate *k,
 }
 
 /* Composes what a candidate does along dp, from a sample with few ranks along it. */
-static tess_status compose_data(struct composer *c, const struct candidate *k,
-                                const struct composed *compute, struct composed *out)
+static tess_status compose_data(struct composer *c, struct estimate *e)
 {
+	const struct candidate *k = e->candidate;
 	struct composed_key key;
 	tess_status st;
 
 	if (k->dp == 1) {
-		*out = *compute;
+		e->data = e->compute;
 		return TESS_OK;
 	}
 	memset(&key, 0, sizeof key);
@@ -286,11 +293,17 @@ static tess_status compose_data(struct composer *c, const struct candidate *k,
 	key.tp = k->tp;
 	key.plan = k->plan;
 	key.zero = k->zero;
+	key.recompute = k->zero >= ZERO_3 ? k->recompute : RECOMPUTE_NONE;
 	key.bucket = k->bucket;
-	st = find_composed(c, FIND_DATA, key, out);
-	if (!st && !out->refused) {
-		share_sample(c, k, &compute->layer, &out->layer);
-		share_sample(c, k, &compute->base, &out->base);
+	key.local = LOCAL_FEW;
+	st = find_composed(c, FIND_DATA, key, &e->data);
+	key.dp = 1;
+	key.zero = key.bucket = 0;
+	if (!st)
+		st = find_composed(c, FIND_PLAIN, key, &e->plain);
+	if (!st && !e->data.refused) {
+		share_sample(c, k, &e->compute.layer, &e->data.layer);
+		share_sample(c, k, &e->compute.base, &e->data.base);
 	}
 	return st;
 }
@@ -301,7 +314,7 @@ tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
 	tess_status st = compose_rows(c, k, &e.compute);
 
 	if (!st && !e.compute.refused)
-		st = compose_data(c, k, &e.compute, &e.data);
+		st = compose_data(c, &e);
 	if (!st && k->pp > 1)
 		st = tess_stager_compose(c->stager, k, &e.staged);
 	if (st)
@@ -311,7 +324,7 @@ tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
 	if (k->pp > 1)
 		st = tess_stager_find_schedule(c->stager, k, &e.staged, &e.schedule);
 	if (!st && k->pp > 1)
-		st = tess_stager_simulate(c->stager, k, &e.staged, e.schedule, &e.computed);
+		st = tess_stager_simulate(c->stager, k, &e.staged, e.schedule, &e.simulated);
 	if (!st)
 		tess_candidate_estimate(&e);
 	return st;

@@ -32,9 +32,13 @@ const char *tess_candidate_get_plan(const struct tess_planner *p, const struct c
 /* Returns the number of the model's presets. */
 int32_t tess_planner_count_presets(const struct tess_planner *p);
 
+/* Ranks along dp, or hosts of them, of samples; more of them move shares of the same bytes. */
+enum { REPLICAS = 2 };
 /* Sums of layers: what a model of n layers has is `base` + n * `layer`. */
 struct composed {
 	struct tess_sample base, layer;
+	/* of what is done along dp: by number of layers, of the forward and the backward */
+	struct tess_step_trace trace[2][2];
 	bool refused;
 };
 struct composer; /* programs that were lowered */

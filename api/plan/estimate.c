@@ -1,52 +1,39 @@
 /* estimate.c - estimates seconds and memory of a candidate from its composed layers. */
 #include "api/plan/estimate.h"
 
-/* Share of a backward that hides calls along dp; share of these that is seen all the same. */
-#define HIDING 0.8
-#define SEEN 0.05
-
-static double sum_terms(const double *term)
+/* Returns the layers of a rank of a pipeline. */
+static double count_layers(const struct stage_schedule *of, int32_t rank)
 {
 	double sum = 0;
 
-	for (int32_t i = 0; i < TESS_TERM_DATA; i++)
-		sum += term[i];
+	for (int32_t s = 0; s < of->pipeline->nstages; s++)
+		sum += of->pipeline->rank_of[s] == rank ? of->layers[s] : 0;
 	return sum;
 }
 
-/* Adds what n layers have and `base` times what is around them. */
-static double add_around(const struct tess_planner *p, const struct candidate *k, double layer,
-                         double base)
+/*
+ * Returns the most that a rank has of something, of which the last stage has all that is not in
+ * layers.
+ */
+static double find_most(const struct estimate *e, double layer, double base)
 {
-	return k->pp == 1 ? layer * (double)p->layers + base
-	                  : layer * (double)p->layers / k->pp + base / 2;
+	const struct stage_schedule *of = e->schedule;
+	double most = 0;
+
+	if (e->candidate->pp == 1)
+		return layer * (double)e->planner->layers + base;
+	for (int32_t r = 0; r < of->pp; r++) {
+		double sum = layer * count_layers(of, r);
+
+		sum += of->pipeline->rank_of[of->pipeline->nstages - 1] == r ? base : 0;
+		most = sum > most ? sum : most;
+	}
+	return most;
 }
 
 int32_t tess_candidate_count_shards(const struct tess_planner *p, const struct candidate *k)
 {
 	return k->zero == ZERO_HOSTS ? p->machine->ranks_per_host / k->tp : k->dp;
-}
-
-/* Returns the seconds of the calls along dp. */
-static double time_data_calls(const struct tess_planner *p, const struct candidate *k,
-                              const struct tess_sample *s)
-{
-	const struct tess_machine *m = p->machine;
-	double sum = 0;
-
-	for (int32_t i = 0; i < TESS_DATA_CALLS; i++) {
-		bool among;
-		const char *name = tess_planner_get_data_call(i, &among);
-		int32_t n = among ? tess_candidate_count_shards(p, k) : k->dp;
-		double start = tess_machine_communicate(m, name, n, k->tp, 0);
-		double times =
-			s->calls[i] > 1 ? s->calls[i] : 1; /* a layer may have a part of one */
-		double bytes = s->moved[i] * (n - 1) / n / times;
-
-		sum += s->calls[i] * start +
-		       times * (tess_machine_communicate(m, name, n, k->tp, bytes) - start);
-	}
-	return sum * m->time[TESS_TERM_DATA];
 }
 
 /* Returns the seconds of the optimizer, and of weights that it leaves in shares. */
@@ -55,8 +42,8 @@ static double time_optimizer(const struct estimate *e)
 	const struct tess_machine *m = e->planner->machine;
 	const struct candidate *k = e->candidate;
 	int32_t n = tess_candidate_count_shards(e->planner, k);
-	double returned = add_around(e->planner, k, e->data.layer.returned, e->data.base.returned);
-	double state = add_around(e->planner, k, e->data.layer.state, e->data.base.state);
+	double returned = find_most(e, e->data.layer.returned, e->data.base.returned);
+	double state = find_most(e, e->data.layer.state, e->data.base.state);
 
 	return tess_optimizer_time(m, state, e->planner->moments, 4) *
 	               m->time[TESS_TERM_OPTIMIZER] +
@@ -66,46 +53,140 @@ static double time_optimizer(const struct estimate *e)
 	                     : 0);
 }
 
-/* Returns the seconds by which calls along dp make a micro-batch longer. */
-static double time_exposed_calls(const struct estimate *e)
+/* A sum is sent to each host with all shares. Returns their number for each of the sample. */
+static double count_host_copies(const struct estimate *e)
+{
+	const struct candidate *k = e->candidate;
+
+	return k->zero == ZERO_HOSTS
+	               ? (double)k->dp / tess_candidate_count_shards(e->planner, k) / REPLICAS
+	               : 1;
+}
+
+/* Returns the sum of a member for a model of n layers. */
+#define SUM(composed, member, n) ((composed).base.member + (n) * (composed).layer.member)
+
+/*
+ * Returns the seconds of the backward of n layers with what sums along dp need: products in
+ * smaller parts, which take longer with more rows, and copies, which do not. all: that of the trace
+ * without calls.
+ */
+static double time_backward_work(const struct estimate *e, double all, double n)
+{
+	double parts = SUM(e->data, products, n) - SUM(e->plain, products, n);
+	double copies = all - SUM(e->plain, backward, n) - parts;
+
+	return SUM(e->compute, backward, n) +
+	       parts * SUM(e->compute, products, n) / SUM(e->plain, products, n) +
+	       copies * count_host_copies(e);
+}
+
+/* Returns the part of the backward that hides sums along dp: that with gradients of weights. */
+static double find_hiding_part(const struct estimate *e)
+{
+	const double *seconds = e->staged.layer.seconds;
+	double weights = seconds[TESS_PIPELINE_BACKWARD_WEIGHTS];
+
+	return e->candidate->pp > 1 && weights > 0
+	               ? weights / (weights + seconds[TESS_PIPELINE_BACKWARD_INPUTS])
+	               : 1;
+}
+
+/* Returns how much dp makes a model of n layers longer. i: index of its traces. */
+static double time_longer(const struct estimate *e, int i, double n)
+{
+	double sum = 0;
+
+	for (int half = 0; half < 2; half++) {
+		const struct tess_step_trace *trace = &e->data.trace[i][half];
+		double all = tess_trace_sum_work(trace), longer;
+		double computed = half ? SUM(e->compute, backward, n) : SUM(e->compute, forward, n);
+		double work = half ? time_backward_work(e, all, n) : computed;
+		double other = half ? computed * (1 - find_hiding_part(e)) : 0;
+		const struct tess_trace_change change = {
+			.work = (work - other) / all,
+			.replicas = e->candidate->dp,
+			.shards = tess_candidate_count_shards(e->planner, e->candidate),
+			.copies = count_host_copies(e),
+		};
+
+		longer = tess_trace_run(trace, e->planner->machine, &change) + other - computed;
+		sum += longer > 0 ? longer : 0;
+	}
+	return sum;
+}
+
+/* Returns by how much the slowest rank takes longer. base: of each of the ends. */
+static double find_slowest(const struct estimate *e, double layer, double base)
+{
+	const struct stage_schedule *of = e->schedule;
+	double most = 0;
+
+	if (e->candidate->pp == 1)
+		return layer * (double)e->planner->layers + base;
+	for (int32_t r = 0; r < of->pp; r++) {
+		double sum = layer * count_layers(of, r);
+
+		for (int32_t s = 0; s < of->pipeline->nstages; s++) {
+			if (of->pipeline->rank_of[s] != r)
+				continue;
+			for (int32_t kind = 0; kind < TESS_STAGE_KINDS; kind++)
+				sum += tess_stage_time(&e->staged, of, kind, s);
+			sum += !s || s == of->pipeline->nstages - 1 ? base : 0;
+		}
+		most = sum > most ? sum : most;
+	}
+	return most - e->simulated.work;
+}
+
+/* Returns the seconds by which dp makes a micro-batch longer. */
+static double extrapolate_longer(const struct estimate *e)
 {
 	const struct tess_planner *p = e->planner;
-	const struct candidate *k = e->candidate;
-	double backward = add_around(p, k, sum_terms(e->compute.layer.backward),
-	                             sum_terms(e->compute.base.backward));
-	double calls = k->dp == 1 ? 0
-	                          : add_around(p, k, time_data_calls(p, k, &e->data.layer),
-	                                       time_data_calls(p, k, &e->data.base));
-	double exposed = calls - HIDING * backward;
+	double n[2] = { (double)p->shallow[0].layers, (double)p->shallow[1].layers }, at[2], layer;
 
-	if (!tess_machine_hides_calls(p->machine))
-		return calls;
-	return exposed > SEEN * calls ? exposed : SEEN * calls;
+	if (e->candidate->dp == 1)
+		return 0;
+	if (n[1] <= 0)
+		return time_longer(e, 0, (double)p->layers) / e->candidate->pp;
+	for (int i = 0; i < 2; i++)
+		at[i] = time_longer(e, i, n[i]);
+	layer = (at[1] - at[0]) / (n[1] - n[0]);
+	return find_slowest(e, layer, at[0] - n[0] * layer);
 }
 
 static double estimate_seconds(const struct estimate *e)
 {
 	const struct tess_planner *p = e->planner;
 	const struct candidate *k = e->candidate;
-	double computed = e->computed;
+	double work = e->simulated.work, computed = e->simulated.seconds;
 
-	if (k->pp == 1)
-		computed =
-			(double)k->micro * add_around(p, k,
-		                                      sum_terms(e->compute.layer.forward) +
-		                                              sum_terms(e->compute.layer.backward),
-		                                      sum_terms(e->compute.base.forward) +
-		                                              sum_terms(e->compute.base.backward));
-	return computed + time_exposed_calls(e) * (p->machine->once ? 1 : (double)k->micro) +
+	if (k->pp == 1) {
+		work = SUM(e->compute, forward, (double)p->layers) +
+		       SUM(e->compute, backward, (double)p->layers);
+		computed = (double)k->micro * work;
+	}
+	/* stages that wait wait longer, too */
+	return computed + extrapolate_longer(e) * (p->machine->once ? 1 : computed / work) +
 	       time_optimizer(e) + p->machine->time[TESS_TERM_FIXED];
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Returns the bytes that calls along dp take of a step. */
+static double measure_data_calls(const struct estimate *e)
+{
+	const double *plain = e->plain.base.holds, *of_layer = e->plain.layer.holds;
+	double sum = find_most(e, e->data.layer.holds[TESS_HOLDS_STEP] - of_layer[TESS_HOLDS_STEP],
+	                       e->data.base.holds[TESS_HOLDS_STEP] - plain[TESS_HOLDS_STEP]);
+
+	return e->candidate->dp == 1 || sum < 0 ? 0 : sum * count_host_copies(e);
+}
+
 static double estimate_plain_memory(const struct estimate *e)
 {
 	double layers = (double)e->planner->layers;
-	double sum = e->candidate->dp == 1 ? 0 : e->data.base.holds[TESS_HOLDS_STEP];
+	double sum = measure_data_calls(e);
 
 	for (int32_t i = TESS_HOLDS_STEP; i <= TESS_HOLDS_LOSS; i++)
 		sum += e->compute.layer.holds[i] * layers + e->compute.base.holds[i];
@@ -133,20 +214,16 @@ static double measure_kept_stage(const struct estimate *e, int32_t stage)
 	return sum;
 }
 
-/* Returns the bytes of a slot, or of the arena, of a stage. */
-static double estimate_values(const struct estimate *e, int32_t stage, bool slot)
+/* Returns the bytes of a slot of a stage. */
+static double measure_slot(const struct estimate *e, int32_t stage)
 {
 	const struct staged *s = &e->staged;
-	int32_t last = e->schedule->pipeline->nstages - 1;
-	double n = e->schedule->layers[stage];
+	double layers = e->schedule->layers[stage] * s->layer.slot;
 
-	if (stage == last)
-		return slot ? n * s->layer.slot + s->end[1].slot
-		            : n * s->layer.arena + s->end[1].arena;
-	if (!slot)
-		return n * s->layer.arena + s->end[0].arena;
+	if (stage == e->schedule->pipeline->nstages - 1)
+		return layers + s->end[1].slot;
 	/* one in the middle also receives values, and sends gradients */
-	return n * s->layer.slot + s->end[0].slot + (stage ? 2 * s->layer.sent : 0);
+	return layers + s->end[0].slot + (stage ? 2 * s->layer.sent : 0);
 }
 
 /* Returns the bytes of the fullest rank. */
@@ -159,17 +236,17 @@ static double estimate_staged_memory(const struct estimate *e)
 		double sum = 0, arena = 0;
 
 		for (int32_t s = 0; s < pipeline->nstages; s++) {
-			double own = estimate_values(e, s, false);
+			double own = e->staged.end[s == pipeline->nstages - 1].arena;
 
 			if (pipeline->rank_of[s] != r)
 				continue;
 			sum += measure_kept_stage(e, s) +
-			       e->schedule->timeline->stage_live[s] * estimate_values(e, s, true);
+			       e->schedule->timeline->stage_live[s] * measure_slot(e, s);
 			arena = own > arena ? own : arena;
 		}
 		most = sum + arena > most ? sum + arena : most;
 	}
-	return most + (e->candidate->dp == 1 ? 0 : e->data.base.holds[TESS_HOLDS_STEP]);
+	return most + measure_data_calls(e);
 }
 
 void tess_candidate_estimate(struct estimate *e)

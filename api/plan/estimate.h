@@ -7,11 +7,12 @@
 struct estimate {
 	const struct tess_planner *planner;
 	struct candidate *candidate;
-	struct composed compute, data; /* with dp=1 and pp=1; and what is done along dp */
+	/* with dp=1 and pp=1; a sample with few ranks along dp; and the same sample with dp=1 */
+	struct composed compute, data, plain;
 	/* with pp > 1: */
 	struct staged staged;
 	const struct stage_schedule *schedule;
-	double computed; /* seconds of a step without calls along dp */
+	struct simulated simulated; /* without what is done along dp */
 };
 /* Sets seconds and memory of e->candidate. */
 void tess_candidate_estimate(struct estimate *e);

@@ -1,25 +1,75 @@
 /* evaluate.c - predicts a strategy from the program that it would run, lowered for its ranks. */
 #include "api/plan/evaluation.h"
 
-/* Sets seconds, rate and bound of a forecast from its terms. */
-static void conclude_forecast(const struct tess_planner *p, struct tess_forecast *f)
+/* Lists the calls that the terms TENSOR and DATA consist of, slowest first. */
+static tess_status list_forecast_calls(const struct evaluation *e, struct tess_forecast *f)
 {
-	static const char *const bound[TESS_TERMS] = {
+	const struct tess_program *p = e->x.program;
+	struct tess_arena *arena = &e->planner->arena;
+	struct tess_forecast_call *call =
+		TESS_NEW(arena, struct tess_forecast_call, e->waited.n + 1);
+
+	if (!call)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < e->waited.n; i++) {
+		int32_t along = e->waited.of[i].along, at = i;
+		int32_t term = along == p->data_along ? TESS_TERM_DATA : TESS_TERM_TENSOR;
+		double seconds = e->waited.of[i].seconds * e->planner->machine->time[term];
+		const char *name = tess_arena_format(arena, "%s", p->mesh.dim[along].name);
+
+		if (!name)
+			return TESS_ENOMEM;
+		for (; at && call[at - 1].seconds < seconds; at--)
+			call[at] = call[at - 1];
+		call[at] = (struct tess_forecast_call){ .call = e->waited.of[i].call,
+			                                .along = name,
+			                                .term = term,
+			                                .seconds = seconds };
+	}
+	f->calls = call;
+	f->ncalls = e->waited.n;
+	return TESS_OK;
+}
+
+/* Names what takes most time; calls with their mesh dimension. NULL: out of memory. */
+static const char *name_bound(struct tess_planner *p, const struct tess_forecast *f)
+{
+	static const char *const names[TESS_TERMS] = {
 		"products",  "attention", "memory bandwidth", "starting ops", "collectives",
 		"gradients", "sends",     "bubble",           "optimizer",    "the fixed cost",
 	};
-	const struct tess_planner_options *o = &p->options;
-	int32_t most = 0;
+	int32_t most = 0, i = 0;
 
+	for (int32_t k = 0; k < TESS_TERMS; k++)
+		most = f->terms[k] > f->terms[most] ? k : most;
+	while (i < f->ncalls && f->calls[i].term != most)
+		i++;
+	return i == f->ncalls ? names[most]
+	                      : tess_arena_format(&p->arena, "%s along %s", f->calls[i].call,
+	                                          f->calls[i].along);
+}
+
+/* Sets seconds, rate, calls and bound of a forecast from its terms. */
+static tess_status conclude_forecast(const struct evaluation *e, struct tess_forecast *f)
+{
+	struct tess_planner *p = e->planner;
+	const struct tess_planner_options *o = &p->options;
+	tess_status st = list_forecast_calls(e, f);
+
+	if (st)
+		return st;
 	f->terms[TESS_TERM_FIXED] = 1;
 	f->seconds = 0;
 	for (int32_t i = 0; i < TESS_TERMS; i++) {
 		f->terms[i] *= i == TESS_TERM_BUBBLE ? 1 : p->machine->time[i];
 		f->seconds += f->terms[i];
-		most = f->terms[i] > f->terms[most] ? i : most;
 	}
-	f->bound = bound[most];
+	f->bound = name_bound(p, f);
 	f->rate = (double)o->batch * (double)(o->train ? o->sequence : o->tokens) / f->seconds;
+	f->limit = p->memory;
+	f->error = p->machine->error;
+	f->measured = p->machine->measured;
+	return f->bound ? TESS_OK : TESS_ENOMEM;
 }
 
 static tess_status evaluate_on(struct tess_planner *p, const struct tess_planned_model *model,
@@ -37,7 +87,7 @@ static tess_status evaluate_on(struct tess_planner *p, const struct tess_planned
 		st = p->options.train ? evaluation_predict_training(&e)
 		                      : evaluation_predict_generation(&e);
 	if (!st)
-		conclude_forecast(p, out);
+		st = conclude_forecast(&e, out);
 	evaluation_close(&e);
 	return st;
 }

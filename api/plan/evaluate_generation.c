@@ -45,7 +45,7 @@ static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t l
 		const struct tess_step_time *t =
 			ahead ? find_slowest_stage(e) : &e->stage[s].of[TESS_PIPELINE_FORWARD];
 
-		evaluation_add_terms(e->out->terms, t->term, times);
+		evaluation_add_time(e, t, times);
 		*seconds += t->seconds;
 	}
 	if (st)

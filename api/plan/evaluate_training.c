@@ -5,14 +5,14 @@
 #include <stdlib.h>
 
 /* Without stages all micro-batches run one after another. */
-static void add_plain_step(const struct evaluation *e, double *term)
+static void add_plain_step(struct evaluation *e)
 {
 	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++)
-		evaluation_add_terms(term, e->stage[0].of[kind].term, (double)e->micro);
+		evaluation_add_time(e, &e->stage[0].of[kind], (double)e->micro);
 }
 
 /* Adds the gradients that each stage reduces in its last micro-batch. */
-static void add_reduced_once(const struct evaluation *e, double *term)
+static void add_reduced_once(struct evaluation *e)
 {
 	double factor = e->planner->machine->time[TESS_TERM_DATA], most = 0;
 
@@ -22,7 +22,7 @@ static void add_reduced_once(const struct evaluation *e, double *term)
 
 			most = once > most ? once : most;
 		}
-	term[TESS_TERM_DATA] += factor > 0 ? most / factor : 0;
+	evaluation_add_data_call(e, "gradients", factor > 0 ? most / factor : 0);
 }
 
 /* Sets the durations of actions by stage: a full backward is I and W. */
@@ -69,7 +69,7 @@ static int32_t find_busiest(const struct tess_timeline *t)
 }
 
 /* Adds the actions of the busiest rank, and the time that it waits. */
-static tess_status add_staged_step(const struct evaluation *e, double *term)
+static tess_status add_staged_step(struct evaluation *e)
 {
 	struct tess_timeline *t = NULL;
 	tess_status st = simulate_stages(e, &t);
@@ -83,33 +83,35 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 
 		if (a->kind > TESS_PIPELINE_BACKWARD_WEIGHTS)
 			continue;
-		evaluation_add_terms(term, e->stage[a->stage].of[a->kind].term, 1);
+		evaluation_add_time(e, &e->stage[a->stage].of[a->kind], 1);
 		if (a->kind == TESS_PIPELINE_BACKWARD &&
 		    e->stage[a->stage].of[a->kind].seconds == 0)
 			for (int32_t k = TESS_PIPELINE_BACKWARD_INPUTS;
 			     k <= TESS_PIPELINE_BACKWARD_WEIGHTS; k++)
-				evaluation_add_terms(term, e->stage[a->stage].of[k].term, 1);
+				evaluation_add_time(e, &e->stage[a->stage].of[k], 1);
 	}
-	term[TESS_TERM_BUBBLE] += t->length - t->work[busiest];
+	e->out->terms[TESS_TERM_BUBBLE] += t->length - t->work[busiest];
 	tess_timeline_free(t);
 	return TESS_OK;
 }
 
 /* Adds the optimizer, and the gather of weights that it leaves in shares. */
-static void add_optimizer(const struct evaluation *e, double *term)
+static void add_optimizer(struct evaluation *e)
 {
 	const struct tess_program *p = e->x.program;
 	const struct tess_machine *m = e->planner->machine;
 	double returned = (double)tess_explaining_count_returned(p);
 	double seconds = tess_optimizer_time(m, evaluation_count_state(e), e->planner->moments, 4);
+	double *term = e->out->terms;
 	double started = m->launch * p->ngradients / e->nstages; /* an op for each weight */
 
 	term[TESS_TERM_OPTIMIZER] += seconds;
 	term[TESS_TERM_LATENCY] += started > seconds ? started - seconds : 0;
 	if (returned > 0)
-		term[TESS_TERM_DATA] +=
+		evaluation_add_data_call(
+			e, "all_gather",
 			tess_machine_communicate(m, "all_gather", tess_program_count_shards(p),
-		                                 p->mesh.dim[p->data_along].stride, returned);
+		                                 p->mesh.dim[p->data_along].stride, returned));
 }
 
 tess_status evaluation_predict_training(struct evaluation *e)
@@ -124,11 +126,11 @@ tess_status evaluation_predict_training(struct evaluation *e)
 		return st;
 	evaluation_measure_memory(e, 0);
 	if (e->nstages > 1)
-		st = add_staged_step(e, e->out->terms);
+		st = add_staged_step(e);
 	else
-		add_plain_step(e, e->out->terms);
-	add_reduced_once(e, e->out->terms);
-	add_optimizer(e, e->out->terms);
+		add_plain_step(e);
+	add_reduced_once(e);
+	add_optimizer(e);
 	e->out->sent = (double)tess_explaining_measure_plan(&e->x).sent;
 	return st;
 }

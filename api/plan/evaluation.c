@@ -119,8 +119,17 @@ tess_status evaluation_set_training(struct evaluation *e)
 	return evaluation_set_rows(e, here, e->sequence, 0);
 }
 
-void evaluation_add_terms(double *sum, const double *term, double times)
+void evaluation_add_time(struct evaluation *e, const struct tess_step_time *t, double times)
 {
 	for (int32_t i = 0; i < TESS_TERMS; i++)
-		sum[i] += times * term[i];
+		e->out->terms[i] += times * t->term[i];
+	for (int32_t i = 0; i < t->waited.n; i++)
+		tess_waited_add(&e->waited, t->waited.of[i].call, t->waited.of[i].along,
+		                times * t->waited.of[i].seconds);
+}
+
+void evaluation_add_data_call(struct evaluation *e, const char *call, double seconds)
+{
+	e->out->terms[TESS_TERM_DATA] += seconds;
+	tess_waited_add(&e->waited, call, e->x.program->data_along, seconds);
 }

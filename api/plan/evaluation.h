@@ -20,6 +20,7 @@ struct evaluation {
 	int64_t micro; /* micro-batches of a step */
 	struct tess_stage_time *stage;
 	int32_t nstages;
+	struct tess_waited waited; /* of the forecast's terms TENSOR and DATA */
 	double send; /* bytes that a stage sends forward, at most */
 	struct evaluation_halves *halves; /* NULL: the whole program is predicted */
 	bool opened; /* the plan */
@@ -28,7 +29,7 @@ struct evaluation {
 /* A sample, and both halves of a step of training without stages, of the slowest rank. */
 struct evaluation_halves {
 	struct tess_step_time forward, backward;
-	struct tess_sample *sample;
+	struct tess_step_trace *trace; /* of both halves; NULL: none */
 	/* adds a rank, whose backward starts at step `middle` */
 	tess_status (*add)(struct evaluation *e, const struct tess_program *p,
 	                   const struct tess_rank_program *l, int32_t middle);
@@ -55,8 +56,10 @@ void evaluation_keep_slowest(struct tess_step_time *kept, const struct tess_step
 /* Returns the most elements of optimizer state of a rank. */
 double evaluation_count_state(const struct evaluation *e);
 
-/* Adds each term `times` times. */
-void evaluation_add_terms(double *sum, const double *term, double times);
+/* Adds a time to the terms of the forecast, `times` times. */
+void evaluation_add_time(struct evaluation *e, const struct tess_step_time *t, double times);
+/* Adds seconds of a call along dp. */
+void evaluation_add_data_call(struct evaluation *e, const char *call, double seconds);
 /* Set the terms and the memory of the forecast. */
 tess_status evaluation_predict_training(struct evaluation *e);
 tess_status evaluation_predict_generation(struct evaluation *e);

@@ -223,6 +223,16 @@ static double count_rank_state(const struct tess_program *p, int32_t rank, bool 
 	return n;
 }
 
+/* Returns whether a lower rank, with the same parts, stands for a rank. */
+static bool has_lower_alike(const struct evaluation *e, int32_t rank)
+{
+	int32_t r = 0;
+
+	while (e->x.e.ranks[r] != e->x.e.ranks[rank])
+		r++;
+	return r < rank;
+}
+
 double evaluation_count_state(const struct evaluation *e)
 {
 	const struct tess_program *p = e->x.program;
@@ -230,14 +240,16 @@ double evaluation_count_state(const struct evaluation *e)
 	bool even = true;
 	double most = 0;
 
-	for (int32_t at = 0; at < (even ? 1 : last); at++)
-		for (int32_t r = 0; r < p->mesh.nranks; r++) {
-			double n;
+	for (int32_t r = 0; r < p->mesh.nranks; r++) {
+		if ((along >= 0 && tess_mesh_shape_coordinate(&p->mesh, along, r)) ||
+		    has_lower_alike(e, r))
+			continue;
+		for (int32_t at = 0; at < (even ? 1 : last); at++) {
+			int32_t stride = along < 0 ? 0 : p->mesh.dim[along].stride;
+			double n = count_rank_state(p, r + at * stride, &even);
 
-			if (along >= 0 && tess_mesh_shape_coordinate(&p->mesh, along, r) != at)
-				continue;
-			n = count_rank_state(p, r, &even);
 			most = n > most ? n : most;
 		}
+	}
 	return most;
 }

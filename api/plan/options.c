@@ -9,7 +9,9 @@ static void write_list(const char *option, const char *const *list, FILE *f)
 
 void tess_strategy_write_options(const struct tess_strategy *s, FILE *f)
 {
-	fprintf(f, "--mesh %s --plan %s", s->mesh, s->plan);
+	const char *quote = *s->plan == '{' ? "'" : "";
+
+	fprintf(f, "--mesh %s --plan %s%s%s", s->mesh, quote, s->plan, quote);
 	write_list("--plan-override", s->overrides, f);
 	write_list("--recompute", s->recompute, f);
 	if (s->micro_batches > 1)

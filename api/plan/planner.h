@@ -3,7 +3,7 @@
 #define TESS_API_PLAN_PLANNER_H
 
 #include "api/explaining.h"
-#include "nn/cost/step_time.h"
+#include "nn/cost/step_trace.h"
 
 #include <tessera/planner.h>
 
@@ -52,28 +52,26 @@ struct tess_stage_time {
 tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
                                   struct tess_forecast *out);
 
-/* Kinds of calls along dp: those of a machine, once for all its ranks and once for a host's. */
-enum { TESS_DATA_KINDS = 5, TESS_DATA_CALLS = 2 * TESS_DATA_KINDS };
-/* Returns "all_gather", ...; *among_shards: the group is that of the shares of a weight. */
-const char *tess_planner_get_data_call(int32_t i, bool *among_shards);
-
 /*
  * A step of training of one replica without stages, of the rank that does most. All members are
  * double, so that samples can be added.
  */
 struct tess_sample {
-	double forward[TESS_TERMS], backward[TESS_TERMS]; /* seconds, with what hides calls */
-	double calls[TESS_DATA_CALLS]; /* number of calls along dp */
-	double moved[TESS_DATA_CALLS]; /* their bytes, of which n ranks send (n - 1) / n each */
+	double forward, backward; /* seconds */
+	double products; /* seconds of those of the backward */
 	double state; /* elements that the optimizer updates */
 	double returned; /* bytes of weights that it leaves in shares, those of all ranks */
 	double holds[TESS_HOLDS]; /* bytes */
 };
 
-/* Measures a step of `batch` sequences of `sequence` ids on a mesh without stages. */
+/*
+ * Measures a step of two micro-batches, of `batch` sequences together, on a mesh without stages.
+ * trace: those of its forward and its backward, which the caller frees also after a failure; NULL:
+ * none.
+ */
 tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planned_model *model,
-                                const struct tess_strategy *s, int64_t batch, int64_t sequence,
-                                struct tess_sample *out);
+                                const struct tess_strategy *s, int64_t batch,
+                                struct tess_sample *out, struct tess_step_trace *trace);
 
 /* Kinds of computations of a stage. */
 enum { TESS_STAGE_KINDS = TESS_PIPELINE_BACKWARD_WEIGHTS + 1 };

@@ -3,75 +3,23 @@
 
 #include <string.h>
 
-const char *tess_planner_get_data_call(int32_t i, bool *among_shards)
-{
-	static const char *const kinds[TESS_DATA_KINDS] = { "sum", "sum_scatter", "all_reduce",
-		                                            "reduce_scatter", "all_gather" };
-
-	*among_shards = i >= TESS_DATA_KINDS;
-	return kinds[i % TESS_DATA_KINDS];
-}
-
-/* Returns the index of a call; one of another kind counts as one that gathers. */
-static int32_t find_data_call(const char *name, bool among_shards)
-{
-	int32_t i = among_shards ? TESS_DATA_KINDS : 0, end = i + TESS_DATA_KINDS - 1;
-	bool among;
-
-	while (i < end && strcmp(tess_planner_get_data_call(i, &among), name) != 0)
-		i++;
-	return i;
-}
-
-/* Adds the calls along dp of a rank to the sample. */
-static void sample_data_calls(struct evaluation *e, const struct tess_program *p,
-                              const struct tess_rank_program *l)
-{
-	struct tess_sample sum = { 0 };
-
-	for (int32_t i = 0; i < l->nsteps; i++) {
-		const struct tess_step *s = l->step[i];
-		struct tess_step_call c;
-		int32_t at;
-
-		if ((s->kind != TESS_STEP_SUM && s->kind != TESS_STEP_COLL) ||
-		    s->along != p->data_along)
-			continue;
-		c = tess_step_find_call(e->planner->machine, p, l->rank, s);
-		if (c.nranks == 1)
-			continue;
-		at = find_data_call(c.name, s->among_shards);
-		sum.calls[at]++;
-		sum.moved[at] += c.bytes * c.nranks / (c.nranks - 1);
-	}
-	for (int32_t i = 0; i < TESS_DATA_CALLS; i++)
-		if (sum.moved[i] > e->halves->sample->moved[i]) {
-			e->halves->sample->calls[i] = sum.calls[i];
-			e->halves->sample->moved[i] = sum.moved[i];
-		}
-}
-
 /* Adds both halves of a step of training of a rank to the sample. */
 static tess_status sample_halves(struct evaluation *e, const struct tess_program *p,
                                  const struct tess_rank_program *l, int32_t middle)
 {
 	const struct tess_machine *m = e->planner->machine;
 	struct tess_step_time half[2] = { 0 };
-	tess_status st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
+	struct tess_step_trace *trace = e->halves->trace;
+	tess_status st;
 
+	trace = trace && !trace[1].n ? trace : NULL; /* of the first rank */
+	st = tess_steps_trace(m, p, l, 0, middle, &e->known, &half[0], trace);
 	if (!st)
-		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
+		st = tess_steps_trace(m, p, l, middle, l->nsteps, &e->known, &half[1],
+		                      trace ? trace + 1 : NULL);
 	evaluation_keep_slowest(&e->halves->forward, &half[0]);
 	evaluation_keep_slowest(&e->halves->backward, &half[1]);
-	sample_data_calls(e, p, l);
 	return st;
-}
-
-/* Copies the terms, each times its factor of the machine, into out. */
-static void copy_terms(const struct tess_machine *m, const struct tess_step_time *t, double *out)
-{
-	for (int32_t i = 0; i < TESS_TERMS; i++)
-		out[i] = t->term[i] * m->time[i];
 }
 
 /* Returns the bytes of the weights that the optimizer leaves in shares. */
@@ -83,15 +31,15 @@ static double count_returned_payload(const struct tess_program *p)
 }
 
 tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planned_model *model,
-                                const struct tess_strategy *s, int64_t batch, int64_t sequence,
-                                struct tess_sample *out)
+                                const struct tess_strategy *s, int64_t batch,
+                                struct tess_sample *out, struct tess_step_trace *trace)
 {
-	struct evaluation_halves halves = { .sample = out, .add = sample_halves };
+	struct evaluation_halves halves = { .trace = trace, .add = sample_halves };
 	struct tess_forecast f;
 	struct evaluation e = { .planner = p,
 		                .model = model,
 		                .batch = batch,
-		                .sequence = sequence,
+		                .sequence = p->options.sequence,
 		                .strategy = s,
 		                .halves = &halves,
 		                .out = &f };
@@ -104,8 +52,10 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 		st = evaluation_measure_program(&e);
 	if (!st) {
 		evaluation_measure_memory(&e, 0);
-		copy_terms(p->machine, &halves.forward, out->forward);
-		copy_terms(p->machine, &halves.backward, out->backward);
+		out->forward = halves.forward.seconds;
+		out->backward = halves.backward.seconds;
+		out->products = halves.backward.term[TESS_TERM_PRODUCT] *
+		                p->machine->time[TESS_TERM_PRODUCT];
 		out->state = evaluation_count_state(&e);
 		out->returned = count_returned_payload(e.x.program);
 		memcpy(out->holds, f.holds, sizeof out->holds);
@@ -115,7 +65,8 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 }
 
 /* Sets what a stage has of a program of two stages, whose ranks are one after the other. */
-static void copy_stage(const struct evaluation *e, int32_t stage, struct tess_stage_sample *out)
+static void copy_stage_sample(const struct evaluation *e, int32_t stage,
+                              struct tess_stage_sample *out)
 {
 	const struct tess_machine *m = e->planner->machine;
 	const struct tess_stage_time *t = &e->stage[stage];
@@ -166,7 +117,7 @@ tess_status tess_planner_sample_stages(struct tess_planner *p,
 	if (!st)
 		st = evaluation_measure_program(&e);
 	for (int32_t i = 0; i < 2 && !st; i++)
-		copy_stage(&e, i, &out[i]);
+		copy_stage_sample(&e, i, &out[i]);
 	evaluation_close(&e);
 	return st;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* How many more than asked for are predicted. */
-enum { PREDICTED_MORE = 3 };
+enum { PREDICTED_MORE = 8 };
 
 struct found { /* forecasts of strategies that fit */
 	const struct tess_forecast **list;
@@ -55,12 +55,13 @@ static tess_status predict_candidate(struct search *s, const struct candidate *k
 	return st;
 }
 
-/* Predicts the candidates that are kept, fastest first, until enough fit. */
+/* Predicts the candidates that are kept, fastest first, until enough more fit. */
 static tess_status predict_fastest(struct search *s, int32_t most, struct found *out)
 {
+	int32_t end = out->n + most + PREDICTED_MORE;
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < s->nkept && out->n < most + PREDICTED_MORE && !st; i++)
+	for (int32_t i = 0; i < s->nkept && out->n < end && !st; i++)
 		st = predict_candidate(s, &s->kept[i], out);
 	qsort(out->list, (size_t)out->n, sizeof *out->list, compare_forecasts);
 	out->n = out->n < most ? out->n : most;
@@ -79,7 +80,10 @@ static void keep_unbeaten(struct found *f)
 	f->n = n;
 }
 
-/* Predicts the fastest, and each candidate that is faster than all with less memory. */
+/*
+ * Predicts the fastest, each candidate that is faster than all with less memory, and the one with
+ * the least.
+ */
 static tess_status predict_front(struct search *s, int32_t most, struct found *out)
 {
 	double limit = s->planner->memory * MEMORY_MARGIN, fastest = 0;
@@ -93,6 +97,8 @@ static tess_status predict_front(struct search *s, int32_t most, struct found *o
 		fastest = k->seconds;
 		st = predict_candidate(s, k, out);
 	}
+	if (!st && s->nestimated)
+		st = predict_candidate(s, &s->least, out);
 	keep_unbeaten(out);
 	out->n = out->n < most ? out->n : most;
 	return st;
@@ -126,6 +132,11 @@ static tess_status run_search(struct search *s, predict_function *predict, int32
 		st = tess_search_estimate(s);
 	if (!st)
 		st = predict(s, most, out);
+	if (!st && s->planner->options.styles) { /* besides those, so that it is never slower */
+		st = tess_search_estimate_styles(s);
+		if (!st)
+			st = predict(s, most, out);
+	}
 	if (!st && !out->n)
 		st = find_nearest(s, out);
 	tess_composer_close(s->composer);
@@ -135,7 +146,7 @@ static tess_status run_search(struct search *s, predict_function *predict, int32
 static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t most,
                                predict_function *predict, struct found *out)
 {
-	int32_t room = (most < FRONT_MAX ? FRONT_MAX : most) + 2 * PREDICTED_MORE;
+	int32_t room = 2 * ((most < FRONT_MAX ? FRONT_MAX : most) + 2 * PREDICTED_MORE);
 	struct search *s = calloc(1, sizeof *s);
 	fenv_t callers;
 	tess_status st;

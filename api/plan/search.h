@@ -23,8 +23,13 @@ struct search {
 	int32_t found; /* the first of the plans in planner->found that is added */
 };
 
-/* Estimates all candidates of s->nranks ranks. */
+/* Estimates all candidates of s->nranks ranks, with plans of the model. */
 tess_status tess_search_estimate(struct search *s);
+/*
+ * Finds plans of styles for the numbers of ranks along tp of the candidates that are kept, and
+ * keeps candidates with these plans instead.
+ */
+tess_status tess_search_estimate_styles(struct search *s);
 
 /* Predicts a candidate from its whole program. *out: NULL: it cannot run. */
 tess_status tess_search_predict(struct search *s, const struct candidate *k,

@@ -26,7 +26,7 @@ struct simulated_key {
 };
 struct simulated_entry {
 	struct simulated_key key;
-	double seconds;
+	struct simulated value;
 };
 struct stager {
 	struct tess_planner *planner;
@@ -104,6 +104,14 @@ static tess_status measure_stages(struct stager *s, const struct staged_key *key
 	return tess_planner_sample_stages(p, model, &strategy, 2 * key->local, out);
 }
 
+/* Layers share the arena, which is that of two stages with enough of them. */
+static void keep_arenas(const struct tess_stage_sample stage[2], struct staged *out)
+{
+	out->layer.arena = 0;
+	for (int i = 0; i < 2; i++)
+		out->end[i].arena = stage[i].arena;
+}
+
 /* Measures a layer and the ends: from one and two periods of alike layers in each stage. */
 static tess_status measure_staged(struct stager *s, const struct staged_key *key,
                                   struct staged *out)
@@ -121,6 +129,7 @@ static tess_status measure_staged(struct stager *s, const struct staged_key *key
 		combine_stages(1 / half, &at[0][0], 0, &at[0][0], &out->layer);
 		combine_stages(0, &at[0][0], 0, &at[0][0], &out->end[0]);
 		combine_stages(1, &at[0][1], -half, &out->layer, &out->end[1]);
+		keep_arenas(at[0], out);
 		return st;
 	}
 	st = measure_stages(s, key, &p->shallow[1].model, first, at[0]);
@@ -131,6 +140,7 @@ static tess_status measure_staged(struct stager *s, const struct staged_key *key
 	combine_stages(-1 / period, &at[0][0], 1 / period, &at[1][0], &out->layer);
 	combine_stages(1, &at[0][0], -(double)first, &out->layer, &out->end[0]);
 	combine_stages(1, &at[0][1], -period, &out->layer, &out->end[1]);
+	keep_arenas(at[1], out);
 	return TESS_OK;
 }
 
@@ -270,9 +280,8 @@ tess_status tess_stager_find_schedule(struct stager *s, const struct candidate *
 	return st;
 }
 
-/* Returns the seconds of a computation of a stage. */
-static double time_stage(const struct staged *staged, const struct stage_schedule *of, int32_t kind,
-                         int32_t stage)
+double tess_stage_time(const struct staged *staged, const struct stage_schedule *of, int32_t kind,
+                       int32_t stage)
 {
 	double sum = of->layers[stage] * staged->layer.seconds[kind];
 
@@ -304,7 +313,7 @@ static double find_most_work(const struct stage_schedule *of,
 /* Runs the schedule, and adds the micro-batches that it lacks. */
 static tess_status run_stage_schedule(const struct stager *s, const struct candidate *k,
                                       const struct staged *staged, const struct stage_schedule *of,
-                                      double *out)
+                                      struct simulated *out)
 {
 	const struct tess_machine *m = s->planner->machine;
 	int32_t n = of->pipeline->nstages;
@@ -318,7 +327,7 @@ static tess_status run_stage_schedule(const struct stager *s, const struct candi
 	for (int32_t kind = 0; kind < TESS_STAGE_KINDS && !st; kind++) {
 		times.stages[kind] = by[kind] = all + kind * n;
 		for (int32_t i = 0; i < n; i++)
-			by[kind][i] = time_stage(staged, of, kind, i);
+			by[kind][i] = tess_stage_time(staged, of, kind, i);
 	}
 	for (int32_t i = 0; i < n && !st; i++)
 		by[TESS_PIPELINE_BACKWARD][i] = by[TESS_PIPELINE_BACKWARD_INPUTS][i] +
@@ -328,21 +337,20 @@ static tess_status run_stage_schedule(const struct stager *s, const struct candi
 		m->time[TESS_TERM_PIPELINE];
 	if (!st)
 		st = tess_schedule_run(of->pipeline, &times, &arena, spans, done);
-	*out = 0;
+	*out = (struct simulated){ .work = st ? 0 : find_most_work(of, by) };
 	for (int32_t r = 0; r < of->pp && !st; r++) {
 		double end = done[r] ? spans[r][done[r] - 1].end : 0;
 
-		*out = end > *out ? end : *out;
+		out->seconds = end > out->seconds ? end : out->seconds;
 	}
-	if (!st)
-		*out += (double)(k->micro - of->pipeline->nmicro) * find_most_work(of, by);
+	out->seconds += (double)(k->micro - of->pipeline->nmicro) * out->work;
 	tess_arena_free(&arena);
 	return st ? tess_fail(st, "out of memory for a search") : TESS_OK;
 }
 
 tess_status tess_stager_simulate(struct stager *s, const struct candidate *k,
                                  const struct staged *staged, const struct stage_schedule *of,
-                                 double *seconds)
+                                 struct simulated *out)
 {
 	struct simulated_entry *more;
 	struct simulated_key key;
@@ -355,16 +363,16 @@ tess_status tess_stager_simulate(struct stager *s, const struct candidate *k,
 	key.micro = (int32_t)k->micro;
 	for (size_t i = s->nsimulated; i--;)
 		if (!memcmp(&s->simulated[i].key, &key, sizeof key)) {
-			*seconds = s->simulated[i].seconds;
+			*out = s->simulated[i].value;
 			return TESS_OK;
 		}
-	st = run_stage_schedule(s, k, staged, of, seconds);
+	st = run_stage_schedule(s, k, staged, of, out);
 	if (st)
 		return st;
 	more = tess_arena_grow(&s->arena, s->simulated, s->nsimulated, sizeof *more);
 	if (!more)
 		return tess_fail(TESS_ENOMEM, "out of memory for a search");
 	s->simulated = more;
-	more[s->nsimulated++] = (struct simulated_entry){ key, *seconds };
+	more[s->nsimulated++] = (struct simulated_entry){ key, *out };
 	return TESS_OK;
 }

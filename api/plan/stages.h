@@ -31,9 +31,16 @@ tess_status tess_stager_compose(struct stager *s, const struct candidate *k, str
 tess_status tess_stager_find_schedule(struct stager *s, const struct candidate *k,
                                       const struct staged *staged,
                                       const struct stage_schedule **out);
-/* Simulates the candidate: *seconds from its first forward to its last backward. */
+/* Returns the seconds of a kind of computation of a stage. */
+double tess_stage_time(const struct staged *staged, const struct stage_schedule *of, int32_t kind,
+                       int32_t stage);
+
+/* Simulates a candidate: seconds from its first forward to its last backward, and work. */
+struct simulated {
+	double seconds, work; /* work: of the busiest rank for a micro-batch */
+};
 tess_status tess_stager_simulate(struct stager *s, const struct candidate *k,
                                  const struct staged *staged, const struct stage_schedule *of,
-                                 double *seconds);
+                                 struct simulated *out);
 
 #endif

@@ -53,7 +53,8 @@ struct tess_planner_options {
 	int64_t tokens;
 	/* Training: TESS_ADAMW or TESS_SGD; 0: TESS_ADAMW. */
 	int32_t optimizer;
-	/* Generation: dtype of linear weights, and of the cache, as in tess_session_options. */
+	/* Generation: dtype of linear weights, and of the cache, as in tess_session_options. The
+	 * rates of a machine file are those of the dtypes that it was measured with. */
 	int32_t weights;
 	int32_t kv_dtype;
 	/* 1: tess_planner_search also searches a style for each module along tp, among all that are
@@ -110,6 +111,18 @@ enum {
 	TESS_MEMORIES
 };
 
+/* A kind of call that a rank waits for. */
+struct tess_forecast_call {
+	/* "all_gather"; "gradients": those that are reduced once a step. */
+	const char *call;
+	/* Mesh dimension: "tp". That of `ddp` is "dp". */
+	const char *along;
+	/* TESS_TIME_TENSOR or TESS_TIME_DATA, which includes it. */
+	int32_t term;
+	int32_t reserved;
+	double seconds;
+};
+
 /* The forecast of a strategy. Owned by the planner. */
 struct tess_forecast {
 	/* The strategy; its strings are valid until the planner closes. */
@@ -133,8 +146,20 @@ struct tess_forecast {
 	double holds[TESS_MEMORIES];
 	/* Bytes that a rank sends in a step, at most. */
 	double sent;
-	/* What bounds it: "products", "memory of a rank". */
+	/* What takes most of the time: "products", "all_gather along tp". */
 	const char *bound;
+	/* Calls that a rank waits for, slowest first; their sums are terms. */
+	const struct tess_forecast_call *calls;
+	int32_t ncalls;
+	int32_t reserved;
+	/* Bytes of memory of a rank. */
+	double limit;
+	/*
+	 * Mean error of times that were predicted with this machine file, as a share, and what it
+	 * was measured on. 0, and "": not measured.
+	 */
+	double error;
+	const char *measured;
 };
 
 /* A model, what to do with it, and a machine. */

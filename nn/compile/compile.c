@@ -3,7 +3,6 @@
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "nn/backward/backward.h"
-#include "nn/compile/hash.h"
 #include "nn/compile/pipeline.h"
 #include "nn/compile/values.h"
 #include "nn/program/compressed.h"
@@ -46,7 +45,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		st = tess_program_set_math(r->p, TESS_BF16);
 	if (st)
 		tess_recorder_keep_error(r, st);
-	return r->status ? r->status : tess_program_hash(r->p);
+	return r->status;
 }
 
 static tess_status record_model(struct tess_recorder *r)

@@ -73,6 +73,12 @@ static tess_status read_points(const struct machine_reader *r, const char *key, 
 	return st;
 }
 
+static struct tess_machine_point make_point(const double row[3])
+{
+	return (struct tess_machine_point){ log2(row[0]), log2(row[1] > 1 ? row[1] : 1),
+		                            log2(row[2]) };
+}
+
 /* Reads a table of rates by op: "rates" or "training_rates". */
 static tess_status read_rates(const struct machine_reader *r, json_t *device, const char *key,
                               int32_t *n, struct tess_machine_rates **out)
@@ -97,8 +103,7 @@ static tess_status read_rates(const struct machine_reader *r, json_t *device, co
 			return st;
 		to->point = TESS_NEW(&m->arena, struct tess_machine_point, to->npoints);
 		for (int32_t i = 0; i < to->npoints && to->point; i++)
-			to->point[i] = (struct tess_machine_point){ points[i][0], points[i][1],
-				                                    points[i][2] };
+			to->point[i] = make_point(points[i]);
 		if (!to->point)
 			return TESS_ENOMEM;
 	}
@@ -275,13 +280,16 @@ static tess_status read_machine(const struct machine_reader *r, json_t *root)
 	       *disk = json_object_get(root, "disk");
 	const char *name = json_string_value(json_object_get(root, "name"));
 	const char *about = json_string_value(json_object_get(root, "about"));
+	const char *measured = json_string_value(json_object_get(root, "measured"));
 	tess_status st = tess_json_require(r->where, root, "name", JSON_STRING);
 
 	if (st)
 		return st;
 	m->name = tess_arena_copy(&m->arena, name, strlen(name));
 	m->about = tess_arena_copy(&m->arena, about ? about : "", about ? strlen(about) : 0);
-	st = m->name && m->about ? read_device(r, root) : TESS_ENOMEM;
+	m->measured = tess_arena_copy(&m->arena, measured ? measured : "",
+	                              measured ? strlen(measured) : 0);
+	st = m->name && m->about && m->measured ? read_device(r, root) : TESS_ENOMEM;
 	if (!st)
 		st = read_links(r, root);
 	if (!st)
@@ -375,10 +383,10 @@ static double interpolate_rate(const struct tess_machine_rates *r, double rows, 
 
 	for (int32_t i = 0; i < r->npoints; i++) {
 		const struct tess_machine_point *p = &r->point[i];
-		double dx = log2(p->rows) - x, dy = log2(p->work > 1 ? p->work : 1) - y;
+		double dx = p->rows - x, dy = p->work - y;
 		double d = dx * dx + dy * dy, w = 1 / (d * d + 1e-6);
 
-		sum += w * log2(p->rate);
+		sum += w * p->rate;
 		weights += w;
 	}
 	return exp2(sum / weights);

@@ -41,8 +41,8 @@ enum {
 	TESS_HOLDS
 };
 
-struct tess_machine_point { /* a measured rate */
-	double rows, work, rate; /* work: of one row */
+struct tess_machine_point { /* a measured rate: logarithms to base 2 */
+	double rows, work, rate; /* work: of one row; 0 if it is below 1 */
 };
 struct tess_machine_rates {
 	const char *op; /* "linear", "linear+glu"; or a class: "product", "attention", "memory" */
@@ -92,6 +92,7 @@ struct tess_machine {
 	double time[TESS_TERMS]; /* factors; of FIXED: seconds */
 	double holds[TESS_HOLDS]; /* factors, of LOSS usually 0; of FIXED: bytes */
 	double error; /* measured mean error of predicted times, as a share; 0: not measured */
+	const char *measured; /* what it was measured on; "": not given */
 };
 
 /*
@@ -124,7 +125,10 @@ bool tess_machine_has_op(const struct tess_machine *m, const char *op);
  */
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
                                 int32_t stride, double bytes);
-/* Returns whether started calls hide behind ops. Ranks that share a host's CPUs move bytes with them. */
+/*
+ * Returns whether started calls hide behind ops: ranks that share a host's CPUs move bytes with
+ * them.
+ */
 bool tess_machine_hides_calls(const struct tess_machine *m);
 /* Returns whether such ranks are on one host. */
 bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride);

@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/shard/move.h"
+#include "nn/cost/step_trace.h"
 #include "nn/cost/step_work.h"
 #include "nn/op/kinds.h"
 #include "nn/program/storage.h"
@@ -35,24 +36,89 @@ struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
 	return cut;
 }
 
+void tess_waited_add(struct tess_waited *w, const char *call, int32_t along, double seconds)
+{
+	int32_t i = 0;
+
+	if (seconds <= 0)
+		return;
+	while (i < w->n && (w->of[i].along != along || strcmp(w->of[i].call, call) != 0))
+		i++;
+	i = i < TESS_WAITED_MAX ? i : TESS_WAITED_MAX - 1;
+	if (i == w->n) {
+		w->of[i].call = call;
+		w->of[i].along = along;
+		w->n++;
+	}
+	w->of[i].seconds += seconds;
+}
+
+enum { CLOCKS = 2 }; /* without the calls along dp, and with them */
+
+struct clock {
+	double now, host; /* the device's time, and the host's */
+	double link[TESS_LINKS]; /* the time at which the rank's link is free */
+	struct tess_step_time *out;
+};
+
+struct started { /* a call that is not waited for yet */
+	const struct tess_step *step;
+	double end[CLOCKS];
+};
+
+struct timed_op { /* an op by its work; alike layers repeat it */
+	int32_t kind;
+	struct tess_step_parts parts;
+	double seconds;
+};
+enum { TIMED_OPS = 64, TIMED_SHIFT = 64 - 6 };
+
 /* A walk over steps. */
 struct walk {
 	const struct tess_machine *m;
 	const struct tess_program *p;
 	const struct tess_op_known *known;
 	int32_t rank, record; /* record: the last that the host has started */
-	bool without_data; /* leave out the calls along dp */
-	double now, host; /* the device's time, and the host's */
-	double link[TESS_LINKS]; /* the time at which the rank's link is free */
-	double *ended; /* by step: the end of a started call */
-	struct tess_step_time *out;
-	double *by_record; /* NULL: not asked for */
+	/* each has the times of all steps; of several, the first leaves out the calls along dp */
+	struct clock clock[CLOCKS];
+	int32_t nclocks;
+	struct started *started;
+	int32_t nstarted, room;
+	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
+	struct tess_step_trace *trace; /* NULL: none is kept */
+	tess_status status;
 };
+
+static void trace_item(struct walk *w, struct tess_trace_item item)
+{
+	if (w->trace && !w->status)
+		w->status = tess_trace_add(w->trace, item);
+}
+
+/* Adds what takes `seconds`, without the factor of the machine. */
+static void add_time(struct walk *w, int32_t term, double seconds)
+{
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WORK,
+	                                        .seconds = seconds * w->m->time[term] });
+	for (int32_t i = 0; i < w->nclocks; i++) {
+		w->clock[i].out->term[term] += seconds;
+		w->clock[i].now += seconds * w->m->time[term];
+	}
+}
+
+/* Adds the time that the rank waits for something to end. */
+static void wait_until(const struct walk *w, struct clock *c, int32_t term, double end)
+{
+	if (end <= c->now)
+		return;
+	c->out->term[term] += w->m->time[term] > 0 ? (end - c->now) / w->m->time[term] : 0;
+	c->now = end;
+}
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* Returns the seconds of ops in one step. Values are as wide as those of the machine. */
-static double time_work(const struct walk *w, const char *name, const struct tess_step_work *work)
+/* Returns the parts of an op or a step. Values are as wide as those of the machine. */
+static struct tess_step_parts get_parts(const struct walk *w, const struct tess_step_work *work)
 {
 	struct tess_step_parts p = tess_step_work_get_parts(work);
 
@@ -60,42 +126,50 @@ static double time_work(const struct walk *w, const char *name, const struct tes
 		p = (struct tess_step_parts){ 1, p.rows * p.parts, p.work * p.parts };
 	if (work->class == TESS_TERM_MEMORY)
 		p.work -= (p.work - (double)work->cost.weight_bytes) * (1 - w->m->width / 4);
-	return p.parts *
-	       tess_machine_compute(w->m, name, tess_term_get_name(work->class), p.rows, p.work);
+	return p;
 }
 
-/* Returns the seconds of one op by itself. */
-static double estimate_op(const struct walk *w, const struct tess_op *op)
+static double time_parts(const struct walk *w, const char *name, int32_t class,
+                         struct tess_step_parts p)
 {
-	struct tess_step_work work = { 0 };
-
-	tess_step_work_add(op, w->known, &work);
-	return time_work(w, op_get_kind_name(op->kind), &work);
+	return p.parts *
+	       tess_machine_compute(w->m, name, tess_term_get_name(class), p.rows, p.work);
 }
 
-/* Adds a step whose ops the machine file has as one. */
+/* Returns where the time of an op is kept. */
+static struct timed_op *find_timed(struct walk *w, int32_t kind, const struct tess_step_parts *p)
+{
+	uint64_t bits[3];
+
+	memcpy(bits, p, sizeof bits);
+	bits[0] ^= bits[1] * 3 ^ bits[2] * 5 ^ (uint64_t)kind;
+	return &w->timed[bits[0] * UINT64_C(0x9e3779b97f4a7c15) >> TIMED_SHIFT];
+}
+
+static double find_op_time(struct walk *w, int32_t kind, const struct tess_step_work *work)
+{
+	struct tess_step_parts p = get_parts(w, work);
+	struct timed_op *t = find_timed(w, kind, &p);
+
+	if (t->kind != kind || memcmp(&t->parts, &p, sizeof p) != 0)
+		*t = (struct timed_op){ kind, p,
+			                time_parts(w, op_get_kind_name(kind), work->class, p) };
+	return t->seconds;
+}
+
+/* Adds a step of several ops that the machine file has as one. */
 static bool add_measured_step(struct walk *w, const struct tess_op *op,
                               const struct tess_step_work *work)
 {
 	char name[TESS_STEP_NAME];
-	double seconds;
 
-	tess_step_work_name(op, name);
-	if (!op->next || !tess_machine_has_op(w->m, name))
+	if (!op->next)
 		return false;
-	seconds = time_work(w, name, work);
-	w->out->term[work->class] += seconds;
-	w->now += seconds * w->m->time[work->class];
+	tess_step_work_name(op, name);
+	if (!tess_machine_has_op(w->m, name))
+		return false;
+	add_time(w, work->class, time_parts(w, name, work->class, get_parts(w, work)));
 	return true;
-}
-
-/* Adds the time that the rank waits for something to end. */
-static void wait_until(struct walk *w, int32_t term, double end)
-{
-	if (end <= w->now)
-		return;
-	w->out->term[term] += w->m->time[term] > 0 ? (end - w->now) / w->m->time[term] : 0;
-	w->now = end;
 }
 
 /*
@@ -104,13 +178,20 @@ static void wait_until(struct walk *w, int32_t term, double end)
  */
 static void start_record(struct walk *w, const struct tess_step *s)
 {
+	double seconds = w->m->launch * w->m->time[TESS_TERM_LATENCY];
+
 	if (w->m->launch <= 0 || s->record <= w->record ||
 	    w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;
-	w->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
-	wait_until(w, TESS_TERM_LATENCY, w->host);
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH, .seconds = seconds });
+	for (int32_t i = 0; i < w->nclocks; i++) {
+		struct clock *c = &w->clock[i];
+
+		c->host += seconds;
+		wait_until(w, c, TESS_TERM_LATENCY, c->host);
+	}
 }
 
 /* Adds an op and those that run with it in one step. */
@@ -120,16 +201,15 @@ static void add_op_step(struct walk *w, const struct tess_op *op)
 
 	for (const struct tess_op *o = op; o; o = o->next)
 		tess_step_work_add(o, w->known, &work);
-	w->out->term[TESS_TERM_LATENCY] += w->m->latency;
-	w->now += w->m->latency * w->m->time[TESS_TERM_LATENCY];
+	add_time(w, TESS_TERM_LATENCY, w->m->latency);
 	if (add_measured_step(w, op, &work))
 		return;
-	for (; op; op = op->next) {
-		int32_t own = tess_op_classify(op->kind);
-		double seconds = estimate_op(w, op);
-
-		w->out->term[own] += seconds;
-		w->now += seconds * w->m->time[own];
+	for (const struct tess_op *o = op; o; o = o->next) {
+		if (op->next) {
+			work = (struct tess_step_work){ 0 };
+			tess_step_work_add(o, w->known, &work);
+		}
+		add_time(w, work.class, find_op_time(w, o->kind, &work));
 	}
 }
 
@@ -175,32 +255,88 @@ struct tess_step_call tess_step_find_call(const struct tess_machine *m,
 	};
 }
 
-static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
+/* Adds a started call. NULL: out of memory. */
+static struct started *keep_started(struct walk *w, const struct tess_step *s)
+{
+	if (w->nstarted == w->room) {
+		int32_t room = 2 * w->room + 16;
+		struct started *more = realloc(w->started, (size_t)room * sizeof *more);
+
+		if (!more) {
+			w->status = tess_fail(TESS_ENOMEM, "out of memory for started calls");
+			return NULL;
+		}
+		w->started = more;
+		w->room = room;
+	}
+	w->started[w->nstarted] = (struct started){ .step = s };
+	return &w->started[w->nstarted++];
+}
+
+/* Adds the time that the rank waits for a call to end. */
+static void wait_until_called(const struct walk *w, struct clock *k, const struct tess_step *s,
+                              double end)
+{
+	int32_t term = classify_call(w, s);
+	double before = k->out->term[term];
+
+	wait_until(w, k, term, end);
+	tess_waited_add(&k->out->waited, choose_call(w->m, s), s->along,
+	                k->out->term[term] - before);
+}
+
+static void add_call(struct walk *w, const struct tess_step *s)
 {
 	struct tess_step_call c = tess_step_find_call(w->m, w->p, w->rank, s);
 	int32_t term = classify_call(w, s);
 	double seconds = tess_machine_communicate(w->m, c.name, c.nranks, c.stride, c.bytes);
-	double *link =
-		&w->link[tess_machine_is_within(w->m, c.nranks, c.stride) ? TESS_LINK_WITHIN
-	                                                                  : TESS_LINK_BETWEEN];
+	bool within = tess_machine_is_within(w->m, c.nranks, c.stride);
+	struct started *started = NULL;
 
-	if (c.nranks == 1 || (term == TESS_TERM_DATA && w->without_data))
+	if (c.nranks == 1)
 		return;
-	w->out->sent[s->along] += c.bytes;
-	w->out->called[s->along] += seconds;
-	*link = (*link > w->now ? *link : w->now) + seconds * w->m->time[term];
-	w->ended[at] = *link;
-	if (!s->started || !tess_machine_hides_calls(w->m))
-		wait_until(w, term, *link);
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_CALL,
+	                                        .seconds = seconds * w->m->time[term],
+	                                        .call = c,
+	                                        .step = s,
+	                                        .data = term == TESS_TERM_DATA });
+	if (s->started)
+		started = keep_started(w, s);
+	if (w->status)
+		return;
+	for (int32_t i = w->nclocks > 1 && term == TESS_TERM_DATA; i < w->nclocks; i++) {
+		struct clock *k = &w->clock[i];
+		double *link = &k->link[within ? TESS_LINK_WITHIN : TESS_LINK_BETWEEN];
+
+		k->out->sent[s->along] += c.bytes;
+		k->out->called[s->along] += seconds;
+		*link = (*link > k->now ? *link : k->now) + seconds * w->m->time[term];
+		if (started)
+			started->end[i] = *link;
+		/* ranks that share the host's CPUs move and add the bytes themselves */
+		if (!started || !tess_machine_hides_calls(w->m))
+			wait_until_called(w, k, s, *link);
+	}
+}
+
+static void add_wait(struct walk *w, const struct tess_step *of)
+{
+	int32_t i = w->nstarted - 1;
+
+	while (i >= 0 && w->started[i].step != of)
+		i--;
+	if (i < 0)
+		return;
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WAIT, .step = of });
+	for (int32_t k = 0; k < w->nclocks; k++)
+		wait_until_called(w, &w->clock[k], of, w->started[i].end[k]);
+	w->started[i] = w->started[--w->nstarted];
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t at)
+static void add_step(struct walk *w, const struct tess_step *s)
 {
-	const struct tess_step *s = l->step[at];
-	int32_t of = at;
-
 	start_record(w, s);
 	switch (s->kind) {
 	case TESS_STEP_OP:
@@ -209,37 +345,55 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 	case TESS_STEP_COLL:
 	case TESS_STEP_SUM:
 		if (!is_to_stage(w, s))
-			add_call(w, s, at);
+			add_call(w, s);
 		break;
 	case TESS_STEP_WAIT:
-		while (of > 0 && l->step[of] != s->of)
-			of--;
-		if (!is_to_stage(w, s->of))
-			wait_until(w, classify_call(w, s->of), w->ended[of]);
+		add_wait(w, s->of);
 		break;
 	default: /* a style's own function: unknown, and as a rule small */
 		break;
 	}
 }
 
-/* Walks over steps [first, end). */
+/* Walks over steps [first, end). by_record: adds to the seconds of records, unless NULL. */
 static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
-                              int32_t end)
+                              int32_t end, double *by_record)
 {
 	w->rank = l->rank;
 	w->record = -1;
-	w->ended = calloc((size_t)l->nsteps + 1, sizeof *w->ended);
-	if (!w->ended)
-		return tess_fail(TESS_ENOMEM, "out of memory for the times of %d steps",
-		                 (int)l->nsteps);
-	for (int32_t i = first; i < end; i++) {
-		double before = w->now;
+	for (int32_t i = first; i < end && !w->status; i++) {
+		double before = w->clock[0].now;
 
-		add_step(w, l, i);
-		if (w->by_record)
-			w->by_record[l->step[i]->record] += w->now - before;
+		add_step(w, l->step[i]);
+		if (by_record)
+			by_record[l->step[i]->record] += w->clock[0].now - before;
 	}
-	free(w->ended);
+	free(w->started);
+	return w->status;
+}
+
+tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
+                             const struct tess_rank_program *l, int32_t first, int32_t end,
+                             const struct tess_op_known *known, struct tess_step_time *out,
+                             struct tess_step_trace *trace)
+{
+	struct tess_step_time with = { 0 };
+	struct walk w = { .m = m,
+		          .p = p,
+		          .known = known,
+		          .trace = trace,
+		          .nclocks = m->once ? 2 : 1,
+		          .clock = { { .out = out }, { .out = &with } } };
+	tess_status st = walk_steps(&w, l, first, end, NULL);
+
+	out->seconds += w.clock[0].now;
+	if (st || !m->once)
+		return st;
+	out->once += w.clock[1].now - w.clock[0].now;
+	if (p->data_along >= 0) {
+		out->called[p->data_along] += with.called[p->data_along];
+		out->sent[p->data_along] += with.sent[p->data_along];
+	}
 	return TESS_OK;
 }
 
@@ -247,21 +401,7 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out)
 {
-	struct tess_step_time last = { 0 };
-	struct walk w = { .m = m, .p = p, .known = known, .without_data = m->once, .out = out };
-	struct walk with = { .m = m, .p = p, .known = known, .out = &last };
-	tess_status st = walk_steps(&w, l, first, end);
-
-	out->seconds += w.now;
-	if (st || !m->once)
-		return st;
-	st = walk_steps(&with, l, first, end);
-	out->once += with.now - w.now;
-	if (p->data_along >= 0) {
-		out->called[p->data_along] += last.called[p->data_along];
-		out->sent[p->data_along] += last.sent[p->data_along];
-	}
-	return st;
+	return tess_steps_trace(m, p, l, first, end, known, out, NULL);
 }
 
 tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
@@ -269,9 +409,11 @@ tess_status tess_steps_time_records(const struct tess_machine *m, const struct t
                                     const struct tess_op_known *known, double *seconds)
 {
 	struct tess_step_time sum = { 0 };
-	struct walk w = { .m = m, .p = p, .known = known, .out = &sum, .by_record = seconds };
+	struct walk w = {
+		.m = m, .p = p, .known = known, .nclocks = 1, .clock = { { .out = &sum } }
+	};
 
-	return walk_steps(&w, l, 0, l->nsteps);
+	return walk_steps(&w, l, 0, l->nsteps, seconds);
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)

@@ -12,6 +12,18 @@
 #include "nn/cost/op_cost.h"
 #include "nn/lower/lower.h"
 
+/* Seconds that steps wait for calls, by mesh dimension and kind of call. */
+enum { TESS_WAITED_MAX = 16 };
+struct tess_waited {
+	int32_t n;
+	struct {
+		const char *call; /* "all_gather"; never freed */
+		int32_t along; /* mesh dimension */
+		double seconds;
+	} of[TESS_WAITED_MAX]; /* the last one has the seconds of all that have no entry */
+};
+void tess_waited_add(struct tess_waited *w, const char *call, int32_t along, double seconds);
+
 /* Sums over steps. */
 struct tess_step_time {
 	double seconds; /* the sum of `term`, each times its factor of the machine */
@@ -22,6 +34,7 @@ struct tess_step_time {
 	double called
 		[TESS_MESH_DIMS]; /* seconds of calls along each dimension, waited for or not */
 	double sent[TESS_MESH_DIMS]; /* bytes to other ranks along each dimension */
+	struct tess_waited waited; /* the terms TENSOR and DATA, without `once` */
 };
 
 /*

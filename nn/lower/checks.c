@@ -15,11 +15,16 @@ void build_add_checks(struct build *b, const struct tess_record *rec)
 		struct tess_step *s = build_add_step(b, TESS_STEP_CHECK);
 		const struct value *v = build_get_value(b, rec->out[i]);
 
-		s->check = (struct tess_check){ .record = rec,
-			                        .tensor = rec->out[i],
-			                        .program = b->p,
-			                        .rank = b->l->rank,
-			                        .view = build_make_view(v) };
-		build_add_pointer(b, &s->check.view.data, v);
+		s->check = TESS_NEW(&b->l->arena, struct tess_check, 1);
+		if (!s->check) {
+			b->status = TESS_ENOMEM;
+			return;
+		}
+		*s->check = (struct tess_check){ .record = rec,
+			                         .tensor = rec->out[i],
+			                         .program = b->p,
+			                         .rank = b->l->rank,
+			                         .view = build_make_view(v) };
+		build_add_pointer(b, &s->check->view.data, v);
 	}
 }

@@ -416,6 +416,23 @@ static void pack_nodes(struct build *b, const struct slot *s)
 		}
 }
 
+/* Adds the elements of a slot that each of n ranks gets; most get nothing of a range of rows. */
+static void add_shares(const struct tess_program *p, const struct slot *s, int32_t n,
+                       uint64_t *share)
+{
+	int32_t shards = tess_program_count_shards(p);
+	int32_t i = s->n ? (int32_t)(s->lo * shards / s->n) : 0;
+
+	for (; i < shards; i++) {
+		struct tess_run run = tess_program_get_share(p, s->n, i);
+
+		if (run.start >= s->lo + s->len)
+			break;
+		for (int32_t q = i; q < n; q += shards)
+			share[q] += (uint64_t)intersect_slot(s, run).len;
+	}
+}
+
 /* Lists the number of elements of the sum that each rank gets. */
 static const uint64_t *list_shares(struct build *b, const struct bucket *k)
 {
@@ -425,13 +442,9 @@ static const uint64_t *list_shares(struct build *b, const struct bucket *k)
 
 	if (!share)
 		b->status = TESS_ENOMEM;
-	for (int32_t q = 0; q < n && share; q++)
-		for (int32_t i = 0; i < k->nslots; i++)
-			if (k->slot[i].bucket == k)
-				share[q] += (uint64_t)intersect_slot(
-						    &k->slot[i],
-						    tess_program_get_share(p, k->slot[i].n, q))
-				                    .len;
+	for (int32_t i = 0; i < k->nslots && share; i++)
+		if (k->slot[i].bucket == k)
+			add_shares(p, &k->slot[i], n, share);
 	return share;
 }
 

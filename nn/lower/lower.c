@@ -388,12 +388,29 @@ static void bind_patches(struct tess_rank_program *l, int32_t first, int32_t end
 	}
 }
 
+static void bind_stream(struct tess_step *s, void *stream)
+{
+	switch (s->kind) {
+	case TESS_STEP_OP:
+		s->op.stream = stream;
+		break;
+	case TESS_STEP_COLL:
+		s->coll.stream = stream;
+		break;
+	case TESS_STEP_SUM:
+		s->sum.stream = stream;
+		break;
+	default: /* runs on the host, or waits */
+		break;
+	}
+}
+
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m)
 {
 	bind_patches(l, 0, l->npatches, m);
 	for (int32_t i = 0; i < l->nsteps; i++)
 		for (struct tess_step *s = l->step[i]; s; s = s->fused)
-			s->op.stream = s->coll.stream = s->sum.stream = m->stream;
+			bind_stream(s, m->stream);
 }
 
 void tess_rank_program_bind_segment(struct tess_rank_program *l, const struct tess_segment *s,

@@ -38,20 +38,28 @@ struct tess_step {
 	bool among_shards; /* in the group of ranks along it that keep the shares of one weight */
 	bool started; /* its memory is in use until the step that waits for it */
 	struct tess_step *of; /* WAIT: the step that it waits for */
-	struct tess_op op; /* OP */
 	struct tess_step *fused; /* OP: the next op of this step, which is in no list of steps */
-	bool only_next; /* OP: only the next op reads the outs */
-	struct tess_view *in, *out; /* views of the op; tess_rank_program_bind sets data */
-	struct tess_coll coll; /* COLL */
-	struct tess_sum sum; /* SUM, from sum_in to sum_out */
-	const float *sum_in;
-	float *sum_out;
-	tess_status (*call)(const struct tess_local *at); /* CALL: a function of a module's style */
-	bool backward; /* CALL: it computes the gradient */
-	const struct tess_style *style;
-	const char *where;
-	struct tess_local local;
-	struct tess_check check; /* CHECK */
+	union {
+		struct { /* OP */
+			struct tess_op op;
+			struct tess_view *in, *out; /* of the op; binding sets data */
+			bool only_next; /* only the next op reads the outs */
+		};
+		struct tess_coll coll; /* COLL */
+		struct { /* SUM, from sum_in to sum_out */
+			struct tess_sum sum;
+			const float *sum_in;
+			float *sum_out;
+		};
+		struct { /* CALL: a function of a module's style */
+			tess_status (*call)(const struct tess_local *at);
+			const struct tess_style *style;
+			const char *where;
+			struct tess_local local;
+			bool backward; /* it computes the gradient */
+		};
+		struct tess_check *check; /* CHECK */
+	};
 	/* while under way: the calls of a COLL or SUM, and the previously started step */
 	struct tess_work *work;
 	struct tess_sum_work *sum_work;

@@ -239,7 +239,8 @@ struct tess_program {
 	struct tess_gradient *gradient; /* one per weight, in the order of its records */
 	int32_t nvalues;
 	struct tess_kept_value *values; /* in the order of the modules */
-	uint64_t *hash; /* [i]: hash of records 0 to i, compared between ranks */
+	/* [i]: hash of records 0 to i, compared between ranks; NULL before tess_program_hash */
+	uint64_t *hash;
 };
 
 static inline bool tess_program_is_on_host(const struct tess_program *p)

@@ -2,6 +2,7 @@
 
 #include "core/base/status.h"
 #include "core/world/world.h"
+#include "nn/compile/hash.h"
 #include "nn/program/agree.h"
 
 #include <stdlib.h>
@@ -43,7 +44,9 @@ static tess_status record_shape(struct tess_programs *s, struct tess_shape shape
 
 tess_status tess_programs_record_first(struct tess_programs *s, struct tess_shape shape)
 {
-	return record_shape(s, shape, &s->first);
+	tess_status st = record_shape(s, shape, &s->first);
+
+	return st ? st : tess_program_hash(s->first->program);
 }
 
 tess_status tess_programs_compare(const struct tess_programs *s)

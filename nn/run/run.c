@@ -122,7 +122,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 	case TESS_STEP_WAIT:
 		return wait_for_step(s->of, d, under_way);
 	case TESS_STEP_CHECK:
-		return run_check_step(&s->check, d, groups->stage);
+		return run_check_step(s->check, d, groups->stage);
 	default:
 		tess_error_clear();
 		return tess_plugin_check_returned(

@@ -1,7 +1,7 @@
 /*
  * test_planner.c - forecasts of libtessera.so: memory is that of tess_explain_training, terms add
  * up, and what cannot run is refused with the message of the run. Searches: what they give fits and
- * is in order, and nothing that is simple is faster.
+ * is in order, nothing that is simple is faster, and the best is about that of all candidates.
  */
 #include "tests/support/scratch.h"
 
@@ -17,6 +17,7 @@ static const char host[] =
 	"{\"name\":\"host\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
 	"\"product\":[[1,1e6,1e10],[64,1e6,4e10]],\"attention\":[[1,1e5,5e9]],"
 	"\"memory\":[[1,1e3,1e10]]}},"
+	"\"error\":0.07,\"measured\":\"this\","
 	"\"links\":{\"within\":{\"default\":[[2,1e-6,1e10],[8,4e-6,1e10]]}}}";
 static const char *data, *machine;
 
@@ -36,7 +37,7 @@ static struct tess_planner *open_planner_for(uint64_t memory)
 
 static void expect_sums(const struct tess_forecast *f)
 {
-	double seconds = 0, bytes = 0;
+	double seconds = 0, bytes = 0, calls[TESS_TIMES] = { 0 };
 
 	for (int i = 0; i < TESS_TIMES; i++) {
 		ck_assert(isfinite(f->terms[i]) && f->terms[i] >= 0);
@@ -44,6 +45,15 @@ static void expect_sums(const struct tess_forecast *f)
 	}
 	for (int i = 0; i < TESS_MEMORIES; i++)
 		bytes += f->holds[i];
+	for (int32_t i = 0; i < f->ncalls; i++) {
+		const struct tess_forecast_call *c = &f->calls[i];
+
+		calls[c->term] += c->seconds;
+		ck_assert(!i || c[-1].seconds >= c->seconds);
+		ck_assert_str_eq(c->along, c->term == TESS_TIME_DATA ? "dp" : "tp");
+	}
+	for (int i = TESS_TIME_TENSOR; i <= TESS_TIME_DATA; i++)
+		ck_assert(fabs(calls[i] - f->terms[i]) <= 1e-9 * f->terms[i]);
 	ck_assert(f->seconds > 0 && fabs(seconds / f->seconds - 1) < 1e-9);
 	ck_assert(fabs(bytes - f->memory) < 0.5);
 	ck_assert(f->sent >= 0 && *f->bound);
@@ -210,6 +220,7 @@ START_TEST(searches)
 		for (int32_t i = 0; i < n; i++) {
 			expect_sums(best[i]);
 			ck_assert(best[i]->fits && best[i]->nranks == ranks[k]);
+			ck_assert(best[i]->error == 0.07 && !strcmp(best[i]->measured, "this"));
 			ck_assert(!i || best[i - 1]->seconds <= best[i]->seconds);
 		}
 		expect_best(p, best[0], ranks[k]);
@@ -240,19 +251,17 @@ START_TEST(nothing_fits)
 {
 	struct tess_planner *p = open_planner_for(0);
 	const struct tess_forecast *const *best;
-	uint64_t least;
+	uint64_t least = 0;
 	char need[64];
 	int32_t n;
 	long ranks;
 
-	ck_assert_msg(!tess_planner_explore(p, 2, 1000, &best, &n), "%s", tess_error());
-	least = (uint64_t)best[n - 1]->memory;
-	tess_planner_close(p);
-	p = open_planner_for(least);
-	ck_assert_msg(!tess_planner_search(p, 2, 1, &best, &n), "%s", tess_error());
-	tess_planner_close(p);
-	p = open_planner_for(least - 1);
-	ck_assert_int_eq(tess_planner_search(p, 2, 1, &best, &n), TESS_EINVAL);
+	while (!tess_planner_search(p, 2, 1, &best, &n)) {
+		ck_assert_int_eq(n, 1);
+		least = (uint64_t)best[0]->memory;
+		tess_planner_close(p);
+		p = open_planner_for(least - 1);
+	}
 	snprintf(need, sizeof need, "2 ranks need at least %.3g GB each", (double)least / 1e9);
 	expect_part(tess_error(), need);
 	tess_planner_close(p);
@@ -414,6 +423,124 @@ START_TEST(less_memory)
 }
 END_TEST
 
+/* ---- all candidates -------------------------------------------------------------------------- */
+
+enum { CUT_RANKS = 4 };
+
+/* A machine with links of so many bytes a second, and plain dp's memory in percent. */
+static const struct {
+	const char *rate;
+	int percent; /* 0: no limit */
+} whole_searches[] = { { "1e10", 0 }, { "3e8", 0 }, { "3e8", 65 }, { "1e10", 40 } };
+
+/* Every candidate of a search, predicted. */
+struct all_candidates {
+	struct tess_planner *planner;
+	double memory; /* of a rank */
+	double seconds; /* of the best that fits; 0: none does */
+	char name[256];
+	int n;
+};
+
+static void name_strategy(const struct tess_strategy *s, char name[static 256])
+{
+	snprintf(name, 256, "%s %s %s %s %d %s", s->mesh, s->plan,
+	         s->overrides && s->overrides[0] ? s->overrides[0] : "",
+	         s->recompute ? s->recompute[0] : "", (int)s->micro_batches,
+	         s->pipeline_schedule ? s->pipeline_schedule : "");
+}
+
+static void add_forecast(struct all_candidates *a, const struct tess_strategy *s)
+{
+	const struct tess_forecast *f;
+
+	if (tess_planner_forecast(a->planner, s, &f))
+		return;
+	a->n++;
+	if (f->memory > a->memory || (a->seconds > 0 && f->seconds >= a->seconds))
+		return;
+	a->seconds = f->seconds;
+	name_strategy(s, a->name);
+}
+
+static void add_schedules_of(struct all_candidates *a, struct tess_strategy s, bool stages)
+{
+	static const char *const schedules[] = { "1f1b", "interleaved:2", "zb-h1", "zb-v" };
+
+	for (int i = 0; i < (stages ? 4 : 1); i++) {
+		s.pipeline_schedule = stages ? schedules[i] : NULL;
+		if (!s.recompute || i < 2)
+			add_forecast(a, &s);
+	}
+}
+
+static void add_steps(struct all_candidates *a, struct tess_strategy s, int dp, bool stages)
+{
+	static const char *const recomputed[][2] = { { NULL },
+		                                     { "model.layers.*.self_attn" },
+		                                     { "model.layers.*" } };
+
+	for (int i = 0; i < 3; i++)
+		for (s.micro_batches = 1; s.micro_batches <= BATCH / dp; s.micro_batches *= 2) {
+			s.recompute = i ? recomputed[i] : NULL;
+			add_schedules_of(a, s, stages);
+		}
+}
+
+static void add_meshes(struct all_candidates *a)
+{
+	static const char *const plans[] = { "tp", "tp+sp" };
+	static const char *const zeros[][2] = { { NULL }, { "dp:**=zero1" }, { "dp:**=zero3" } };
+
+	for (int tp = 1; tp <= CUT_RANKS; tp *= 2)
+		for (int pp = 1; pp <= CUT_RANKS / tp; pp *= 2)
+			for (int plan = 0; plan < (tp > 1 ? 2 : 1); plan++)
+				for (int zero = 0, dp = CUT_RANKS / tp / pp; zero < 3; zero++) {
+					struct tess_strategy s = { .size = sizeof s };
+					char mesh[64];
+
+					snprintf(mesh, sizeof mesh, "pp=%d,dp=%d,tp=%d", pp, dp,
+					         tp);
+					s.mesh = mesh;
+					s.plan = tp > 1 ? plans[plan] : "none";
+					s.overrides = zeros[zero];
+					if (!zero || dp > 1)
+						add_steps(a, s, dp, pp > 1);
+				}
+}
+
+/* A search predicts few of its candidates; the best of them is about as fast as that of all. */
+START_TEST(best_of_all_candidates)
+{
+	const struct tess_strategy plain = { .size = sizeof plain,
+		                             .mesh = "dp=4,tp=1",
+		                             .plan = "none" };
+	const char *at = strstr(host, "[[2,1e-6");
+	struct all_candidates a = { .memory = 1e9 };
+	const struct tess_forecast *const *best, *f;
+	char text[1024], name[256];
+	int32_t n;
+
+	snprintf(text, sizeof text, "%.*s[[2,1e-6,%s],[8,1e-6,%s]]}}}", (int)(at - host), host,
+	         whole_searches[_i].rate, whole_searches[_i].rate);
+	machine = scratch_write_text("links.json", text);
+	a.planner = open_planner_for(0);
+	ck_assert(!tess_planner_forecast(a.planner, &plain, &f));
+	if (whole_searches[_i].percent)
+		a.memory = floor(f->memory * whole_searches[_i].percent / 100);
+	add_meshes(&a);
+	ck_assert(a.n > 200 && a.seconds > 0);
+	tess_planner_close(a.planner);
+	a.planner = open_planner_for((uint64_t)a.memory);
+	ck_assert_msg(!tess_planner_search(a.planner, CUT_RANKS, 1, &best, &n), "%s", tess_error());
+	name_strategy(&best[0]->strategy, name);
+	ck_assert_msg(best[0]->seconds <= 1.05 * a.seconds, "%s takes %g s, and %s %g s", name,
+	              best[0]->seconds, a.name, a.seconds);
+	expect_best(a.planner, best[0], CUT_RANKS);
+	tess_planner_close(a.planner);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -429,6 +556,8 @@ int main(void)
 	tcase_add_loop_test(t, refusals_are_those_of_the_run, 0, sizeof refused / sizeof *refused);
 	tcase_add_loop_test(t, options_that_are_wrong, 0, sizeof wrong / sizeof *wrong);
 	tcase_add_test(t, searches);
+	tcase_add_loop_test(t, best_of_all_candidates, 0,
+	                    sizeof whole_searches / sizeof *whole_searches);
 	tcase_add_test(t, explores_time_and_memory);
 	tcase_add_test(t, steps_of_generation);
 	tcase_add_test(t, experts_of_a_rank);

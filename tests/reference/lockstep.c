@@ -370,11 +370,14 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
 static uint64_t count_moved(const struct tess_program *p, int32_t rank, const struct tess_step *s)
 {
 	struct tess_cut cut = tess_program_get_cut(p, rank, s->along);
-	uint64_t sum = s->coll.count;
+	uint64_t sum;
 
 	if (s->kind == TESS_STEP_SUM)
 		return s->sum.count * (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
-	for (int32_t q = 0; s->kind == TESS_STEP_COLL && s->coll.send_counts && q < cut.nranks; q++)
+	if (s->kind != TESS_STEP_COLL)
+		return 0;
+	sum = s->coll.count;
+	for (int32_t q = 0; s->coll.send_counts && q < cut.nranks; q++)
 		sum += q == cut.rank ? 0 : s->coll.send_counts[q];
 	return sum;
 }

@@ -200,7 +200,7 @@ static void count_rounded(const struct checkpoint_fixture *f, int32_t *outs, int
 	*outs = *rounded = 0;
 	for (int32_t i = 0; i < l->nsteps; i++)
 		for (const struct tess_step *s = l->step[i]; s; s = s->fused)
-			for (int32_t k = 0; k < s->op.nout; k++) {
+			for (int32_t k = 0; s->kind == TESS_STEP_OP && k < s->op.nout; k++) {
 				bool half = s->op.out[k].dtype == TESS_BF16;
 				bool glu = s->op.kind == TESS_OP_GLU || s->op.kind == TESS_OP_GLU_D;
 

@@ -7,6 +7,7 @@
 #include "core/registry/registry.h"
 #include "hf/checkpoint.h"
 #include "hf/safetensors.h"
+#include "nn/compile/hash.h"
 #include "nn/program/plan.h"
 #include "nn/weights/weights.h"
 #include "tests/reference/lockstep.h"
@@ -556,6 +557,7 @@ static int64_t hash_program(const struct model_fixture *f, const char *json, int
 	int64_t n;
 
 	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
+	ck_assert(!tess_program_hash(p));
 	*hash = p->hash[p->nrecords - 1];
 	n = p->nrecords;
 	tess_program_free(p);

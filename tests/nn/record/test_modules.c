@@ -6,6 +6,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "nn/compile/hash.h"
 #include "nn/lower/lower.h"
 #include "nn/weights/weights.h"
 #include "tests/reference/lockstep.h"
@@ -461,6 +462,7 @@ START_TEST(names_of_weights_count)
 
 		second = names[i];
 		p = record_for_two_ranks("none");
+		ck_assert(!tess_program_hash(p));
 		hash[i] = p->hash[p->nrecords - 1];
 		tess_program_free(p);
 	}
@@ -473,8 +475,10 @@ END_TEST
 static uint64_t hash_with_theta(double theta)
 {
 	struct tess_program *p = record_with_theta("none", theta);
-	uint64_t hash = p->hash[p->nrecords - 1];
+	uint64_t hash;
 
+	ck_assert(!tess_program_hash(p));
+	hash = p->hash[p->nrecords - 1];
 	tess_program_free(p);
 	return hash;
 }
