@@ -270,6 +270,11 @@ static const struct {
 	{ "-n 2 --consider '--mesh' " FORECAST, 1, "--consider: --mesh needs a value" },
 	{ "-n 2 --consider '--mesh tp=2 --lr 1' " FORECAST, 1, "--consider: --lr is unknown" },
 	{ "-n 2 --consider '--mesh pp=99 --plan none' " FORECAST, 1, "99" },
+	{ "-n 97 --machine h100", 1,
+	  "at most the 5 layers, and tp what plans can cut; try -n 5, or" },
+	{ "-n 2 --consider '--mesh tp=2 --plan-override model.layers.0.mlp.down_proj="
+	  "packed_rowwise:parts=3,1' " FORECAST,
+	  1, "--consider: model.layers.0.mlp.down_proj.weight: dimension 1 consists of one part" },
 	{ "-n 2 --consider '--mesh tp=4' " FORECAST, 1,
 	  "--consider: the strategy is for the mesh tp=4 of 4 ranks, not for 2" },
 	{ "--strategies none.jsonl " FORECAST, 1, "none.jsonl: cannot be read" },
