@@ -14,7 +14,7 @@ enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
 enum { MANY_BUCKETS = 4 };
 
 struct composed_key {
-	int32_t dp, tp, plan, zero, recompute, bucket;
+	int32_t dp, shards, tp, ep, plan, zero, recompute, bucket;
 	int64_t local;
 };
 struct entry {
@@ -70,17 +70,19 @@ void tess_composer_close(struct composer *c)
 
 static const char *format_mesh(struct tess_planner *p, const struct candidate *k)
 {
-	int32_t side = p->machine->ranks_per_host / k->tp; /* replicas of a host */
-	char text[3][32] = { "", "", "" };
+	char text[4][32] = { "", "", "", "" };
 
 	if (k->pp > 1)
 		snprintf(text[0], sizeof text[0], "pp=%d,", (int)k->pp);
-	if (k->zero == ZERO_HOSTS)
-		snprintf(text[1], sizeof text[1], "ddp=%d,dp=%d,", (int)(k->dp / side), (int)side);
+	if (k->shards)
+		snprintf(text[1], sizeof text[1], "ddp=%d,dp=%d,", (int)(k->dp / k->shards),
+		         (int)k->shards);
 	else if (k->dp > 1)
 		snprintf(text[1], sizeof text[1], "dp=%d,", (int)k->dp);
-	snprintf(text[2], sizeof text[2], "tp=%d", (int)k->tp);
-	return tess_arena_format(&p->arena, "%s%s%s", text[0], text[1], text[2]);
+	if (k->ep > 1)
+		snprintf(text[2], sizeof text[2], "ep=%d,", (int)k->ep);
+	snprintf(text[3], sizeof text[3], "tp=%d", (int)k->tp);
+	return tess_arena_format(&p->arena, "%s%s%s%s", text[0], text[1], text[2], text[3]);
 }
 
 int32_t tess_planner_count_presets(const struct tess_planner *p)
@@ -112,8 +114,7 @@ static const char *format_recomputed(struct tess_planner *p, int32_t recompute)
 const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
                                                          const struct candidate *k)
 {
-	static const char *const zero[ZEROS] = { NULL, "dp:**=zero1", "dp:**=zero3",
-		                                 "dp:**=zero3" };
+	static const char *const zero[ZEROS] = { NULL, "dp:**=zero1", "dp:**=zero3" };
 	struct tess_strategy *s = TESS_NEW(&p->arena, struct tess_strategy, 1);
 	const char **list = TESS_NEW(&p->arena, const char *, 4);
 	int32_t per_rank;
@@ -157,7 +158,9 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 {
 	struct tess_planner *p = c->planner;
 	const struct candidate k = { .dp = key->dp,
+		                     .shards = key->shards,
 		                     .tp = key->tp,
+		                     .ep = key->ep,
 		                     .pp = 1,
 		                     .plan = key->plan,
 		                     .zero = key->zero,
@@ -238,6 +241,7 @@ static tess_status compose_rows(struct composer *c, const struct candidate *k, s
 	memset(&key, 0, sizeof key);
 	key.dp = 1;
 	key.tp = k->tp;
+	key.ep = k->ep;
 	key.plan = k->plan;
 	key.recompute = k->recompute;
 	key.local = LOCAL_FEW;
@@ -265,15 +269,14 @@ static double get_share(double plain, double sampled, double shards, double n)
 	return plain - cut * (1 - 1 / n);
 }
 
-static void share_sample(const struct composer *c, const struct candidate *k,
-                         const struct tess_sample *plain, struct tess_sample *s)
+static void share_sample(const struct candidate *k, const struct tess_sample *plain,
+                         struct tess_sample *s)
 {
-	double n = tess_candidate_count_shards(c->planner, k),
-	       sampled = k->zero == ZERO_HOSTS ? n : REPLICAS;
+	double n = tess_candidate_count_shards(k);
 
 	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-		s->holds[i] = get_share(plain->holds[i], s->holds[i], sampled, n);
-	s->state = get_share(plain->state, s->state, sampled, n);
+		s->holds[i] = get_share(plain->holds[i], s->holds[i], REPLICAS, n);
+	s->state = get_share(plain->state, s->state, REPLICAS, n);
 }
 
 /* Composes what a candidate does along dp, from a sample with few ranks along it. */
@@ -288,22 +291,23 @@ static tess_status compose_data(struct composer *c, struct estimate *e)
 		return TESS_OK;
 	}
 	memset(&key, 0, sizeof key);
-	key.dp = k->zero == ZERO_HOSTS ? REPLICAS * tess_candidate_count_shards(c->planner, k)
-	                               : REPLICAS;
+	key.dp = k->shards ? REPLICAS * REPLICAS : REPLICAS;
+	key.shards = k->shards ? REPLICAS : 0;
 	key.tp = k->tp;
+	key.ep = k->ep;
 	key.plan = k->plan;
 	key.zero = k->zero;
-	key.recompute = k->zero >= ZERO_3 ? k->recompute : RECOMPUTE_NONE;
+	key.recompute = k->zero == ZERO_3 ? k->recompute : RECOMPUTE_NONE;
 	key.bucket = k->bucket;
 	key.local = LOCAL_FEW;
 	st = find_composed(c, FIND_DATA, key, &e->data);
 	key.dp = 1;
-	key.zero = key.bucket = 0;
+	key.shards = key.zero = key.bucket = 0;
 	if (!st)
 		st = find_composed(c, FIND_PLAIN, key, &e->plain);
 	if (!st && !e->data.refused) {
-		share_sample(c, k, &e->compute.layer, &e->data.layer);
-		share_sample(c, k, &e->compute.base, &e->data.base);
+		share_sample(k, &e->compute.layer, &e->data.layer);
+		share_sample(k, &e->compute.base, &e->data.base);
 	}
 	return st;
 }

@@ -207,8 +207,12 @@ tess_status tess_search_fail(struct search *s, const struct tess_forecast *least
 	size_t len;
 	char *text = NULL;
 	FILE *to = tess_memory_file_open(&text, &len);
-	tess_status st = to ? write_nearest(s, least, to) : TESS_ENOMEM;
+	int32_t *styles = &s->planner->options.styles, given = *styles;
+	tess_status st;
 
+	*styles = 0; /* they change times */
+	st = to ? write_nearest(s, least, to) : TESS_ENOMEM;
+	*styles = given;
 	if (to && fclose(to) && !st)
 		st = tess_fail(TESS_ENOMEM, "out of memory for a message");
 	if (!st)
