@@ -171,6 +171,7 @@ static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t m
 	}
 	s->planner = p;
 	s->nranks = nranks;
+	s->explores = predict == predict_front;
 	p->nranks = nranks;
 	tess_planner_choose_ranks(p, nranks);
 	fegetenv(&callers);

@@ -20,6 +20,7 @@ struct search {
 	struct candidate front[FRONT_MAX]; /* the fastest by size of memory; seconds 0: none */
 	struct candidate least; /* the one with the least memory */
 	int64_t nestimated;
+	bool explores; /* wants candidates with less memory, however slow */
 	int32_t found; /* the first of the plans in planner->found that is added */
 };
 
