@@ -12,7 +12,7 @@ static const char *const layer_keys[] = { "num_hidden_layers", "n_layer", "num_l
 
 struct layer_list { /* hashes of the numbered modules, in order */
 	uint64_t hash[LAYERS_MAX];
-	int64_t n;
+	int64_t n, experts;
 	char path[256]; /* "model.layers." */
 	char attention[64]; /* "self_attn" */
 };
@@ -56,6 +56,9 @@ static void list_layers(const struct tess_program *p, struct layer_list *l)
 		if (at < 0 || at >= LAYERS_MAX || strncmp(l->path, rec->module, len) != 0)
 			continue;
 		l->n = at + 1 > l->n ? at + 1 : l->n;
+		if (rec->kind == TESS_OP_EXPERTS && rec->nweight && rec->weight[0]->ndim &&
+		    rec->weight[0]->dim[0]->size > l->experts)
+			l->experts = rec->weight[0]->dim[0]->size;
 		if (rec->kind == TESS_OP_ATTENTION && !l->attention[0] && *rest == '.')
 			snprintf(l->attention, sizeof l->attention, "%.*s",
 			         (int)strcspn(rest + 1, "."), rest + 1);
@@ -136,6 +139,7 @@ tess_status tess_planner_find_layers(struct tess_planner *p)
 
 	if (!st) {
 		p->layers = l->n;
+		p->experts = l->experts;
 		p->path = tess_arena_format(&p->arena, "%s*", l->path);
 		p->attention = tess_arena_copy(&p->arena, l->attention, strlen(l->attention));
 		st = p->path && p->attention ? TESS_OK : TESS_ENOMEM;
