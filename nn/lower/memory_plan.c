@@ -23,7 +23,6 @@ enum { FEW = 1024 }; /* number of buffers that need no stack */
 struct skyline { /* the height of the stack at each step, as a tree over [0, size) */
 	int64_t size; /* a power of two */
 	uint64_t *raised; /* [2 * size]: minimum height of all steps of a node */
-	uint64_t *highest; /* [2 * size]: maximum height in a node, maybe without its parents */
 };
 
 struct planner {
@@ -39,43 +38,31 @@ static uint64_t get_larger(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Returns the height over the steps of a buffer. */
+/*
+ * Returns the height over the steps of a buffer. Those in the stack are at least as long, so that
+ * one in use at the same time is in use in its first or its last step.
+ */
 static uint64_t find_height(const struct skyline *s, const struct tess_lifetime *l)
 {
-	int64_t first = s->size + l->first, last = s->size + l->last;
 	uint64_t height = 0;
 
-	for (int64_t a = first, b = last + 1; a < b; a /= 2, b /= 2) {
-		if (a % 2)
-			height = get_larger(height, s->highest[a++]);
-		if (b % 2)
-			height = get_larger(height, s->highest[--b]);
-	}
-	for (; first; first /= 2, last /= 2)
-		height = get_larger(height, get_larger(s->raised[first], s->raised[last]));
+	for (int64_t a = s->size + l->first, b = s->size + l->last; a; a /= 2, b /= 2)
+		height = get_larger(height, get_larger(s->raised[a], s->raised[b]));
 	return height;
-}
-
-static void raise_node(struct skyline *s, int64_t at, uint64_t to)
-{
-	s->raised[at] = get_larger(s->raised[at], to);
-	s->highest[at] = get_larger(s->highest[at], to);
 }
 
 /* Raises the steps of a buffer. */
 static void raise_skyline(struct skyline *s, const struct tess_lifetime *l, uint64_t to)
 {
-	int64_t first = s->size + l->first, last = s->size + l->last;
-
-	for (int64_t a = first, b = last + 1; a < b; a /= 2, b /= 2) {
-		if (a % 2)
-			raise_node(s, a++, to);
-		if (b % 2)
-			raise_node(s, --b, to);
-	}
-	for (; first; first /= 2, last /= 2) {
-		s->highest[first] = get_larger(s->highest[first], to);
-		s->highest[last] = get_larger(s->highest[last], to);
+	for (int64_t a = s->size + l->first, b = s->size + l->last + 1; a < b; a /= 2, b /= 2) {
+		if (a % 2) {
+			s->raised[a] = get_larger(s->raised[a], to);
+			a++;
+		}
+		if (b % 2) {
+			b--;
+			s->raised[b] = get_larger(s->raised[b], to);
+		}
 	}
 }
 
@@ -135,7 +122,6 @@ static uint64_t stack_buffers(struct planner *p, int32_t length)
 	uint64_t bytes = 0;
 
 	memset(s->raised, 0, 2 * (size_t)s->size * sizeof *s->raised);
-	memset(s->highest, 0, 2 * (size_t)s->size * sizeof *s->highest);
 	for (int32_t i = 0; i < p->n; i++) {
 		struct tess_lifetime *me = p->by_length[i];
 
@@ -227,8 +213,7 @@ static tess_status open_planner(struct planner *p, struct tess_arena *arena,
 	for (s->size = 1; s->size <= last; s->size *= 2)
 		;
 	s->raised = TESS_NEW(arena, uint64_t, 2 * s->size);
-	s->highest = TESS_NEW(arena, uint64_t, 2 * s->size);
-	if (!p->by_length || !p->by_first || !p->by_bytes || !p->live || !s->raised || !s->highest)
+	if (!p->by_length || !p->by_first || !p->by_bytes || !p->live || !s->raised)
 		return TESS_ENOMEM;
 	for (int32_t i = 0; i < n; i++)
 		if (list[i].bytes)

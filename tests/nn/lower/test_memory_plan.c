@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-enum { RANDOM_MAX = 300, LAYERS_MAX = 1200, LAYER = 12, BACKWARD = 20 };
+enum { RANDOM_MAX = 300, LAYERS_MAX = 1200, LAYER = 12, BACKWARD = 20, MANY = 1500 };
 enum { STEPS_MAX = LAYERS_MAX * (LAYER + BACKWARD) + 100 };
 
 static uint64_t draw_size(uint64_t *state, uint64_t n)
@@ -96,6 +96,27 @@ START_TEST(random_lifetimes)
 }
 END_TEST
 
+/* Many buffers, of which the stack has those that live long, in no order of nesting. */
+START_TEST(long_lifetimes)
+{
+	static struct tess_lifetime list[MANY];
+	uint64_t state = (uint64_t)_i, bytes;
+
+	for (int32_t i = 0; i < MANY; i++) {
+		int32_t first = (int32_t)draw_size(&state, 20 * MANY);
+
+		list[i] = (struct tess_lifetime){
+			.bytes = 64 * (1 + draw_size(&state, 9)),
+			.first = first,
+			.last = first + (int32_t)draw_size(&state, i % 2 ? 8 : 4 * MANY),
+		};
+	}
+	ck_assert(!tess_memory_plan_place(list, MANY, &bytes));
+	expect_apart(list, MANY, bytes);
+	ck_assert_uint_ge(bytes, count_peak(list, MANY));
+}
+END_TEST
+
 /*
  * Makes the buffers of training; returns their number. A layer has 4 values that its backward
  * reads, and some that live for a few steps. Between forward and backward is the loss, with the
@@ -159,6 +180,7 @@ int main(void)
 	TCase *t = suite_begin("memory_plan", 30, &r);
 
 	tcase_add_loop_test(t, random_lifetimes, 0, 60);
+	tcase_add_loop_test(t, long_lifetimes, 0, 4);
 	tcase_add_loop_test(t, training, 0, 4);
 	tcase_add_test(t, nothing);
 	return suite_end(r);
