@@ -2,7 +2,6 @@
 #include "api/plan/planner.h"
 #include "core/base/status.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,19 +16,6 @@ struct layer_list { /* hashes of the numbered modules, in order */
 	char path[256]; /* "model.layers." */
 	char attention[64]; /* "self_attn" */
 };
-
-/* Returns the length of "model.layers." before the first number of a path; 0: there is none. */
-static size_t measure_prefix(const char *module)
-{
-	for (const char *at = module; *at; at++)
-		if (isdigit((unsigned char)*at) && at > module && at[-1] == '.') {
-			size_t n = strspn(at, "0123456789");
-
-			if (!at[n] || at[n] == '.')
-				return (size_t)(at - module);
-		}
-	return 0;
-}
 
 static uint64_t mix_hash(uint64_t h, uint64_t value)
 {
@@ -58,11 +44,11 @@ static void list_layers(const struct tess_program *p, struct layer_list *l)
 {
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		const struct tess_record *rec = p->record[i];
-		size_t len = measure_prefix(rec->module);
+		size_t len; /* of "model.layers." */
 		int64_t at;
 		char *rest;
 
-		if (!len || len >= sizeof l->path)
+		if (!tess_module_measure_number(rec->module, &len) || !len || len >= sizeof l->path)
 			continue;
 		if (!l->n)
 			memcpy(l->path, rec->module, len);

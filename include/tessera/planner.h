@@ -53,7 +53,8 @@ struct tess_planner_options {
 	int64_t tokens;
 	/* Training: TESS_ADAMW or TESS_SGD; 0: TESS_ADAMW. */
 	int32_t optimizer;
-	/* Generation: dtype of linear weights, and of the cache, as in tess_session_options. */
+	/* Generation: dtype of linear weights, and of the cache, as in tess_session_options. The
+	 * rates of a machine file are those of the dtypes that it was measured with. */
 	int32_t weights;
 	int32_t kv_dtype;
 	/* 1: tess_planner_search also searches a style for each module along tp, among all that are

@@ -269,8 +269,8 @@ static void order_records(struct ordering *c)
 	p->record = NULL;
 	p->nrecords = 0;
 	for (int32_t s = 0; s < c->nstages; s++) {
+		append_sends(c, &c->forward[s], s); /* before records of the forward */
 		append_shared_records(c, was, n, s);
-		append_sends(c, &c->forward[s], s);
 		append_action(c, was, n, s, TESS_PIPELINE_FORWARD);
 	}
 	for (int32_t s = 0; s < c->nstages; s++)

@@ -50,13 +50,13 @@ double tess_trace_sum_work(const struct tess_step_trace *trace)
 
 /* ---- the clock ------------------------------------------------------------------------------- */
 
-struct clock {
+struct trace_clock {
 	const struct tess_machine *m;
 	const struct tess_trace_change *change;
 	double now, host, link[TESS_LINKS];
 };
 
-static void run_traced_call(struct clock *c, struct tess_trace_item *i)
+static void run_traced_call(struct trace_clock *c, struct tess_trace_item *i)
 {
 	const struct tess_step_call *call = &i->call;
 	int32_t n = !i->data          ? call->nranks
@@ -82,7 +82,7 @@ static void run_traced_call(struct clock *c, struct tess_trace_item *i)
 double tess_trace_run(const struct tess_step_trace *trace, const struct tess_machine *m,
                       const struct tess_trace_change *change)
 {
-	struct clock c = { .m = m, .change = change };
+	struct trace_clock c = { .m = m, .change = change };
 
 	for (int32_t k = 0; k < trace->n; k++) {
 		struct tess_trace_item *i = &trace->item[k];

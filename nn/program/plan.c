@@ -273,23 +273,24 @@ void tess_plan_free(struct tess_plan *p)
 /* Returns the component after the one at `at`; NULL: it is the last. */
 static const char *skip_component(const char *at)
 {
-	at += strcspn(at, ".");
-	return *at ? at + 1 : NULL;
+	at = strchr(at, '.');
+	return at ? at + 1 : NULL;
 }
 
 static bool is_component(const char *at, const char *text)
 {
-	size_t n = strlen(text);
-
-	return !strncmp(at, text, n) && (!at[n] || at[n] == '.');
+	for (; *text && *at == *text; text++)
+		at++;
+	return !*text && (!*at || *at == '.');
 }
 
 static bool matches_component(const char *pattern, const char *path)
 {
-	size_t n = strcspn(pattern, ".");
-
-	return is_component(pattern, "*") ||
-	       (n == strcspn(path, ".") && !strncmp(pattern, path, n));
+	if (is_component(pattern, "*"))
+		return true;
+	for (; *pattern == *path && *path && *path != '.'; path++)
+		pattern++;
+	return (!*pattern || *pattern == '.') && (!*path || *path == '.');
 }
 
 /* Matches a path; after a mismatch the last `**` takes one more component. */

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #define PLANNED "--machine h100 --train " SIZES
+#define FORECAST "--machine h100 --train --batch 4 --sequence 40"
 
 /* Runs it in the scratch directory; returns the exit status. `text`: what it prints. */
 static int plan_model(char text[TEXT], const char *model, const char *args)
@@ -201,19 +202,19 @@ START_TEST(considers_a_strategy)
 	char text[TEXT];
 	json_t *line[8];
 
-	plan_data(text, "-n 4 --top 1 --consider '--mesh tp=4 --plan tp+sp' " PLANNED);
+	plan_data(text, "-n 4 --top 1 --consider '--mesh tp=4 --plan tp+sp' " FORECAST);
 	expect_part(text, "best   considered");
 	expect_part(text, "times the time of the best, bound by all_gather along tp\n  more: ");
 	expect_part(text, "\n  all_gather tp ");
 	expect_part(text, "times with h100 had a mean error of 12 %, on 9 runs of ");
-	plan_data(text, "-n 4 --memory 5M --top 1 --consider '--mesh dp=4 --plan none' " PLANNED);
+	plan_data(text, "-n 4 --memory 5M --top 1 --consider '--mesh dp=4 --plan none' " FORECAST);
 	expect_part(text, "considered: does not fit, a rank holds ");
 	expect_part(text, " of 5 MB, most of it activations; ");
 	plan_data(text, "-n 4 --top 1 --machine h100-megatron --train --batch 64 --consider "
 	                "'--mesh dp=2,tp=2 --plan tp'");
 	expect_part(text, " for all_reduce along tp\n  less: ");
 	plan_data(text, "-n 4 --top 1 --json --consider '--mesh dp=2,tp=2 --plan tp --recompute "
-	                "**.mlp --plan-override dp:**=zero1' " PLANNED);
+	                "**.mlp --plan-override dp:**=zero1' " FORECAST);
 	ck_assert_int_eq(read_lines(text, line), 2);
 	ck_assert(get_forecast_number(line[0], "seconds") <=
 	          get_forecast_number(line[1], "seconds"));
@@ -235,7 +236,7 @@ START_TEST(predicts_a_file)
 	                                  "{\"plan\":\"tq\",\"mesh\":\"tp=2\"}\n"
 	                                  "{\"plan\":\"tp\",\"mesh\":\"tp=2\",\"lr\":1}\n"
 	                                  "{\"plan\":\"tp\",\"mesh\":\"tp=2\"}\n");
-	plan_data(text, "--strategies lines.jsonl " PLANNED);
+	plan_data(text, "--strategies lines.jsonl " FORECAST);
 	ck_assert_int_eq(read_lines(text, line), 4);
 	ck_assert(get_forecast_number(line[0], "ranks") == 2 &&
 	          get_forecast_number(line[3], "seconds") > 0);
@@ -257,27 +258,27 @@ static const struct {
 	{ "-n 2 --machine ./none.json --train", 1, "none.json" },
 	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence and --optimizer are of training" },
 	{ "-n 2 --machine h100 --train --max-tokens 8", 2, "leave out --train" },
-	{ "-n 2 --memory 1MB " PLANNED, 1,
+	{ "-n 2 --memory 1MB " FORECAST, 1,
 	  "nothing fits in 0.001 GB;\n  2 ranks need at least 0.00" },
-	{ "-n 2 --memory 1MB " PLANNED, 1, "ranks would fit in 0.00" },
-	{ "-n 1 --memory 1K " PLANNED, 1,
+	{ "-n 2 --memory 1MB " FORECAST, 1, "ranks would fit in 0.00" },
+	{ "-n 1 --memory 1K " FORECAST, 1,
 	  ";\n  more ranks would not help, up to 256;\n  a smaller batch or shorter sequences "
 	  "would not help\n" },
 	{ "-n 2 --memory 4MB --machine h100 --batch 64", 1, ";\n  a batch of " },
-	{ "-n 7919 " PLANNED, 1, "no strategy runs on 7919 ranks: dp is at most the batch of 4" },
-	{ "-n 2 --consider '--plan tp' " PLANNED, 1, "--consider: --mesh is missing" },
-	{ "-n 2 --consider '--mesh' " PLANNED, 1, "--consider: --mesh needs a value" },
-	{ "-n 2 --consider '--mesh tp=2 --lr 1' " PLANNED, 1, "--consider: --lr is unknown" },
-	{ "-n 2 --consider '--mesh pp=99 --plan none' " PLANNED, 1, "99" },
+	{ "-n 7919 " FORECAST, 1, "no strategy runs on 7919 ranks: dp is at most the batch of 4" },
+	{ "-n 2 --consider '--plan tp' " FORECAST, 1, "--consider: --mesh is missing" },
+	{ "-n 2 --consider '--mesh' " FORECAST, 1, "--consider: --mesh needs a value" },
+	{ "-n 2 --consider '--mesh tp=2 --lr 1' " FORECAST, 1, "--consider: --lr is unknown" },
+	{ "-n 2 --consider '--mesh pp=99 --plan none' " FORECAST, 1, "99" },
 	{ "-n 97 --machine h100", 1,
 	  "at most the 5 layers, and tp what plans can cut; try -n 5, or" },
 	{ "-n 2 --consider '--mesh tp=2 --plan-override model.layers.0.mlp.down_proj="
-	  "packed_rowwise:parts=3,1' " PLANNED,
+	  "packed_rowwise:parts=3,1' " FORECAST,
 	  1, "--consider: model.layers.0.mlp.down_proj.weight: dimension 1 consists of one part" },
-	{ "-n 2 --consider '--mesh tp=4' " PLANNED, 1,
+	{ "-n 2 --consider '--mesh tp=4' " FORECAST, 1,
 	  "--consider: the strategy is for the mesh tp=4 of 4 ranks, not for 2" },
-	{ "--strategies none.jsonl " PLANNED, 1, "none.jsonl: cannot be read" },
-	{ "-n 2 --out no/such/best.json " PLANNED, 1, "no/such/best.json" },
+	{ "--strategies none.jsonl " FORECAST, 1, "none.jsonl: cannot be read" },
+	{ "-n 2 --out no/such/best.json " FORECAST, 1, "no/such/best.json" },
 };
 
 START_TEST(refuses_with_one_message)

@@ -10,10 +10,12 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <getopt.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <tessera/util/clock.h>
 #include <unistd.h>
 
@@ -118,13 +120,16 @@ static void remove_directory(const char *path)
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-enum { DISK_BLOCK = 1 << 20 };
+enum { DISK_BLOCK = 1 << 20, ATTEMPTS = 4 };
+/* CPUs that other processes may use in a measurement. */
+#define OTHERS_MAX 0.1
 
 struct measurement {
 	const struct machine_options *options;
 	struct machine_host host;
 	char dir[256];
-	struct machine_result *results; /* [the largest number of ranks] */
+	int32_t most; /* the largest number of ranks */
+	struct machine_result *results; /* [most], and the best one */
 	double began;
 };
 
@@ -135,21 +140,59 @@ static void report_progress(const struct measurement *m, const char *what, int32
 	        what, (int)n, n > 1 ? "s" : "", mesh ? ", mesh " : "", mesh ? mesh : "");
 }
 
-/* Runs a job on the ranks of a set, and keeps the results of rank 0. TESS_EABORTED: interrupted. */
+/* Returns the CPU time of other processes and of other guests of the hypervisor; 0: not known. */
+static double count_other_seconds(void)
+{
+	long long user, nice, system, idle, wait, irq, soft, steal;
+	struct rusage own, ranks;
+	FILE *f = fopen("/proc/stat", "re");
+	int n = f ? fscanf(f, "cpu %lld %lld %lld %lld %lld %lld %lld %lld", &user, &nice, &system,
+	                   &idle, &wait, &irq, &soft, &steal)
+	          : 0;
+
+	if (f)
+		fclose(f);
+	if (n != 8 || getrusage(RUSAGE_SELF, &own) || getrusage(RUSAGE_CHILDREN, &ranks))
+		return 0;
+	return (double)(user + nice + system + steal) / (double)sysconf(_SC_CLK_TCK) -
+	       (double)(own.ru_utime.tv_sec + own.ru_stime.tv_sec + ranks.ru_utime.tv_sec +
+	                ranks.ru_stime.tv_sec) -
+	       1e-6 * (double)(own.ru_utime.tv_usec + own.ru_stime.tv_usec +
+	                       ranks.ru_utime.tv_usec + ranks.ru_stime.tv_usec);
+}
+
+/*
+ * Runs a job on the ranks of a set, and keeps the results of rank 0. If other processes use the
+ * CPUs meanwhile, it is run again, and the run with least of them counts. TESS_EABORTED:
+ * interrupted.
+ */
 static tess_status run_machine_job(struct measurement *m, struct machine_set *set,
                                    struct machine_job *job,
                                    tess_status (*fn)(struct tess_world *w, void *job, void *result))
 {
-	size_t n = (size_t)set->ranks;
-	tess_status st;
+	struct machine_result *best = m->results + m->most;
+	double others, least = INFINITY;
+	tess_status st = TESS_OK;
 
-	if (tess_tool_is_interrupted())
-		return TESS_EABORTED;
-	memset(m->results, 0, n * sizeof *m->results);
-	st = tess_world_spawn_results(set->ranks, fn, job, m->results, sizeof *m->results);
-	if (tess_tool_is_interrupted())
-		return TESS_EABORTED;
-	return st ? st : machine_set_add(set, m->results);
+	for (int32_t i = 0; i < ATTEMPTS && least > OTHERS_MAX && !st; i++) {
+		int64_t began = tess_now();
+		double before = count_other_seconds();
+
+		if (i)
+			report_progress(m, "again, since others used the CPUs,", set->ranks, NULL);
+		if (tess_tool_is_interrupted())
+			return TESS_EABORTED;
+		memset(m->results, 0, (size_t)set->ranks * sizeof *m->results);
+		st = tess_world_spawn_results(set->ranks, fn, job, m->results, sizeof *m->results);
+		if (tess_tool_is_interrupted())
+			return TESS_EABORTED;
+		others = (count_other_seconds() - before) / (1e-9 * (double)(tess_now() - began));
+		others = m->options->quick ? 0 : others;
+		if (others < least)
+			memcpy(best, m->results, sizeof *best);
+		least = others < least ? others : least;
+	}
+	return st ? st : machine_set_add(set, best);
 }
 
 /* Measures a checkpoint on each number of ranks, as one replica and as replicas. */
@@ -238,8 +281,8 @@ static tess_status measure_host(struct measurement *m)
 
 static tess_status run_machine_bench(struct machine_options *a)
 {
-	struct measurement m = { .options = a, .began = 1e-9 * (double)tess_now() };
 	int32_t most = a->ranks[a->nsets - 1];
+	struct measurement m = { .options = a, .most = most, .began = 1e-9 * (double)tess_now() };
 	tess_status st = choose_machine_backend(most, &m.host.backend);
 
 	if (st)
@@ -252,7 +295,7 @@ static tess_status run_machine_bench(struct machine_options *a)
 		return st;
 	m.host.ncpus = count_host_cpus();
 	m.host.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-	m.results = calloc((size_t)most, sizeof *m.results);
+	m.results = calloc((size_t)most + 1, sizeof *m.results);
 	if (!m.results)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	tess_tool_catch_interrupt(NULL);

@@ -46,7 +46,7 @@ struct machine_point { /* alike steps of a rank */
 	int32_t class;
 	bool training; /* of a training step, whose weights are stored in another way */
 	double rows, work; /* work: of all rows */
-	double seconds; /* mean of the middle half */
+	double seconds; /* mean of the faster half */
 };
 struct machine_call {
 	char name[24];

@@ -288,12 +288,12 @@ static int compare_seconds(const void *a, const void *b)
 
 /*
  * Appends points [0, n), which have one key and one number of rows, as one. Its time is the mean of
- * the second and third quarters, which other processes change little.
+ * the faster half, which other processes change little.
  */
 static void add_mean(struct machine_result *out, struct machine_point *p, int32_t n)
 {
 	struct machine_point *to = &out->point[out->npoints];
-	int32_t first = n / 4, end = n - n / 4;
+	int32_t end = (n + 1) / 2;
 	double work = 0, seconds = 0;
 
 	if (out->npoints == MACHINE_POINTS)
@@ -301,8 +301,8 @@ static void add_mean(struct machine_result *out, struct machine_point *p, int32_
 	for (int32_t i = 0; i < n; i++)
 		work += p[i].work / n;
 	qsort(p, (size_t)n, sizeof *p, compare_seconds);
-	for (int32_t i = first; i < end; i++)
-		seconds += p[i].seconds / (end - first);
+	for (int32_t i = 0; i < end; i++)
+		seconds += p[i].seconds / end;
 	*to = p[0];
 	to->work = work;
 	to->seconds = seconds;

@@ -97,8 +97,6 @@ static tess_status open_planner_of(const struct plan_options *a, struct tess_pla
 		                                .prompt = a->prompt,
 		                                .tokens = a->tokens,
 		                                .optimizer = a->optimizer,
-		                                .weights = a->weights,
-		                                .kv_dtype = a->kv_dtype,
 		                                .styles = a->styles };
 
 	return tess_planner_open(a->model, &o, out);

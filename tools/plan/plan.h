@@ -7,7 +7,7 @@
 struct plan_options {
 	const char *model, *machine, *out, *consider, *strategies;
 	uint64_t memory;
-	int32_t ranks, batch, sequence, prompt, tokens, optimizer, kv_dtype, weights, most;
+	int32_t ranks, batch, sequence, prompt, tokens, optimizer, most;
 	bool train, explore, json, styles;
 };
 

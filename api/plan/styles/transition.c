@@ -34,27 +34,41 @@ static double count_value(const struct tess_program *p, const struct tess_tensor
 	return n;
 }
 
-/* Returns the bytes of the weights of records [first, end), with their gradients and state. */
+/* Returns the bytes of a weight, with its gradient and state. */
+static double count_weight(const struct style_search *s, const struct tess_program *p,
+                           const struct tess_weight *w)
+{
+	double bytes = (double)tess_weight_count_bytes(p, w, 0);
+
+	if (!s->planner->options.train)
+		return bytes;
+	return bytes + sizeof(float) * (double)tess_weight_count_local(p, w, 0) +
+	       (double)tess_weight_count_state_bytes(p, w, 0, s->planner->moments);
+}
+
+/* Returns whether one of the first n records computes with a weight. */
+static bool is_used_before(const struct tess_program *p, int32_t n, const struct tess_weight *w)
+{
+	for (int32_t i = 0; i < n; i++)
+		for (int32_t k = 0; k < p->record[i]->nweight; k++)
+			if (p->record[i]->weight[k] == w)
+				return true;
+	return false;
+}
+
+/* Returns the bytes of the weights that records [first, end) are the first to compute with. */
 static double count_site_weights(const struct style_search *s, const struct tess_program *p,
                                  int32_t first, int32_t end)
 {
 	double bytes = 0;
 
-	for (int32_t i = 0; i < p->nweights; i++) {
-		const struct tess_weight *w = p->weight[i];
-		int32_t use = 0;
+	for (int32_t i = first; i < end; i++)
+		for (int32_t k = 0; k < p->record[i]->nweight; k++) {
+			const struct tess_weight *w = p->record[i]->weight[k];
 
-		while (use < end && !(p->record[use]->nweight && p->record[use]->weight[0] == w) &&
-		       !(p->record[use]->nweight > 1 && p->record[use]->weight[1] == w))
-			use++;
-		if (use < first || use >= end || w->table)
-			continue;
-		bytes += (double)tess_weight_count_bytes(p, w, 0);
-		if (s->planner->options.train)
-			bytes +=
-				sizeof(float) * (double)tess_weight_count_local(p, w, 0) +
-				(double)tess_weight_count_state_bytes(p, w, 0, s->planner->moments);
-	}
+			if (!w->table && !is_used_before(p, i, w))
+				bytes += count_weight(s, p, w);
+		}
 	return bytes;
 }
 
