@@ -11,6 +11,9 @@
 enum { ZERO_NONE, ZERO_1, ZERO_3, ZEROS };
 enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_LAYERS, RECOMPUTES };
 
+/* Bytes of the buckets of a candidate with large ones. */
+#define LARGE_BUCKET (UINT64_C(256) << 20)
+
 /* A strategy in numbers. */
 struct candidate {
 	int32_t dp, tp, pp;

@@ -31,11 +31,6 @@ static double find_most(const struct estimate *e, double layer, double base)
 	return most;
 }
 
-int32_t tess_candidate_count_shards(const struct candidate *k)
-{
-	return k->shards ? k->shards : k->dp;
-}
-
 int32_t tess_candidate_count_cuts(const struct candidate *k)
 {
 	return k->tp * k->ep;
@@ -135,7 +130,7 @@ static double find_slowest(const struct estimate *e, double layer, double base)
 			if (of->pipeline->rank_of[s] != r)
 				continue;
 			for (int32_t kind = 0; kind < TESS_STAGE_KINDS; kind++)
-				sum += tess_stage_time(&e->staged, of, kind, s);
+				sum += tess_staged_sum_seconds(&e->staged, of, kind, s);
 			sum += !s || s == of->pipeline->nstages - 1 ? base : 0;
 		}
 		most = sum > most ? sum : most;

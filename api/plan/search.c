@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* How many more than asked for are predicted: at least, and as long as one may be among these. */
-enum { PREDICTED_MORE = 8, PREDICTED_MOST = 12 };
+enum { PREDICTED_MORE = 3, PREDICTED_MOST = 12 };
 
 struct found { /* forecasts of strategies that fit */
 	const struct tess_forecast **list;

@@ -282,8 +282,8 @@ tess_status tess_stager_find_schedule(struct stager *s, const struct candidate *
 	return st;
 }
 
-double tess_stage_time(const struct staged *staged, const struct stage_schedule *of, int32_t kind,
-                       int32_t stage)
+double tess_staged_sum_seconds(const struct staged *staged, const struct stage_schedule *of,
+                               int32_t kind, int32_t stage)
 {
 	double sum = of->layers[stage] * staged->layer.seconds[kind];
 
@@ -329,7 +329,7 @@ static tess_status run_stage_schedule(const struct stager *s, const struct candi
 	for (int32_t kind = 0; kind < TESS_STAGE_KINDS && !st; kind++) {
 		times.stages[kind] = by[kind] = all + kind * n;
 		for (int32_t i = 0; i < n; i++)
-			by[kind][i] = tess_stage_time(staged, of, kind, i);
+			by[kind][i] = tess_staged_sum_seconds(staged, of, kind, i);
 	}
 	for (int32_t i = 0; i < n && !st; i++)
 		by[TESS_PIPELINE_BACKWARD][i] = by[TESS_PIPELINE_BACKWARD_INPUTS][i] +

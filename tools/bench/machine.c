@@ -120,7 +120,7 @@ static void remove_directory(const char *path)
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-enum { DISK_BLOCK = 1 << 20, ATTEMPTS = 4 };
+enum { DISK_BLOCK = 1 << 20, ATTEMPTS = 3 };
 /* CPUs that other processes may use in a measurement. */
 #define OTHERS_MAX 0.1
 
