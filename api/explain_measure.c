@@ -272,7 +272,8 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 			break;
 		st = measure_rank(x, p, lowered, &rank[r]);
 		measure_sent(x, p, lowered);
-		mark_fused(x, lowered);
+		if (p->device && p->device->fuses)
+			mark_fused(x, lowered);
 		if (x->visit)
 			st = x->visit(x->visitor, p, lowered);
 		tess_rank_program_free(lowered);

@@ -7,6 +7,8 @@
 
 /* Ranks along dp from which on large buckets are tried. */
 enum { MANY_REPLICAS = 8 };
+/* Sequences and micro-batches from which the least time of a cut follows; times of the fastest. */
+enum { WORTH_LOCAL = 4, WORTH_MICRO = 1024, WORTH_TIMES = 2 };
 
 /* Numbers of ranks along tp for which styles of modules are searched. */
 enum { STYLED_MAX = 3 };
@@ -110,23 +112,40 @@ static tess_status add_recomputed(struct search *s, struct candidate k)
 	return st;
 }
 
+/* Adds numbers of ranks along dp that share weights: all, those of a host, and powers of 2. */
+static tess_status add_shards(struct search *s, struct candidate k)
+{
+	int32_t host = s->planner->machine->ranks_per_host / tess_candidate_count_cuts(&k);
+	tess_status st = add_recomputed(s, k);
+
+	for (k.shards = 2; k.zero && k.shards < k.dp && !st; k.shards++)
+		if (k.dp % k.shards == 0 && ((k.shards & (k.shards - 1)) == 0 || k.shards == host))
+			st = add_recomputed(s, k);
+	return st;
+}
+
 static tess_status add_memory_options(struct search *s, struct candidate k)
 {
-	int32_t side = s->planner->machine->ranks_per_host / k.tp;
 	tess_status st = TESS_OK;
 
-	for (k.zero = 0; k.zero < ZEROS && !st; k.zero++) {
-		if (k.zero && k.dp == 1)
-			break;
-		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
-			continue;
+	for (k.zero = 0; k.zero < (k.dp > 1 ? ZEROS : 1) && !st; k.zero++) {
 		k.bucket = 0;
 		if (k.zero && k.dp >= MANY_REPLICAS)
 			st = tess_composer_choose_bucket(s->composer, &k);
 		if (!st)
-			st = add_recomputed(s, k);
+			st = add_shards(s, k);
 	}
 	return st;
+}
+
+/* Returns whether a plan has rules of ep. */
+static bool cuts_experts(const struct tess_preset *preset)
+{
+	const struct tess_rule *rule = preset->rules;
+
+	while (rule && rule->pattern && strncmp(rule->pattern, "ep:", 3) != 0)
+		rule++;
+	return rule && rule->pattern;
 }
 
 /* Adds the plans of the model; along one rank all are the same. */
@@ -137,12 +156,40 @@ static tess_status add_plans(struct search *s, struct candidate k)
 
 	k.plan = -1;
 	k.micro = 1;
-	if (k.tp == 1)
+	if (k.tp == 1 && k.ep == 1)
 		return s->planner->options.train ? add_memory_options(s, k) : add_candidate(s, k);
 	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
-		if (strcmp(preset[k.plan].name, "hf") != 0)
+		if (strcmp(preset[k.plan].name, "hf") != 0 &&
+		    (k.ep == 1 || cuts_experts(&preset[k.plan])))
 			st = s->planner->options.train ? add_memory_options(s, k)
 			                               : add_candidate(s, k);
+	return st;
+}
+
+/*
+ * Sets *worth: whether experts that are cut along ep may be fast enough, from what their plan
+ * computes if nothing else takes time.
+ */
+static tess_status check_worth(struct search *s, struct candidate k, bool *worth)
+{
+	const struct tess_preset *preset = s->planner->model.model->presets;
+	int64_t batch = s->planner->options.batch;
+	tess_status st = TESS_OK;
+
+	k.dp = k.pp = 1;
+	k.local = WORTH_LOCAL;
+	k.micro = WORTH_MICRO;
+	*worth = k.ep == 1 || !s->nkept || !s->planner->options.train;
+	for (k.plan = 0; preset[k.plan].name && !*worth && !st; k.plan++) {
+		if (!cuts_experts(&preset[k.plan]))
+			continue;
+		st = tess_composer_estimate(s->composer, &k);
+		if (!st)
+			*worth = k.seconds * (double)batch * tess_candidate_count_cuts(&k) /
+			                 (WORTH_LOCAL * WORTH_MICRO) / s->nranks <
+			         WORTH_TIMES * s->kept[0].seconds;
+		st = st == TESS_EINVAL ? TESS_OK : st;
+	}
 	return st;
 }
 
@@ -160,18 +207,16 @@ static tess_status add_found_plans(struct search *s, struct candidate k)
 	return st;
 }
 
-/* Adds the candidates of all meshes with so many ranks along tp. */
-static tess_status estimate_meshes(struct search *s, int32_t tp,
+/* Adds the candidates of all meshes with the numbers of ranks along tp and ep of k. */
+static tess_status estimate_meshes(struct search *s, struct candidate k,
                                    tess_status (*add)(struct search *, struct candidate))
 {
-	struct candidate k = { .tp = tp };
+	int32_t ranks = s->nranks / tess_candidate_count_cuts(&k);
 	tess_status st = TESS_OK;
 
-	for (k.pp = 1; k.pp <= s->nranks / tp && !st; k.pp++) {
-		if (s->nranks % (tp * k.pp) || k.pp > s->planner->layers)
-			continue;
-		k.dp = s->nranks / tp / k.pp;
-		if (k.dp <= s->planner->options.batch)
+	for (k.pp = 1; k.pp <= ranks && k.pp <= s->planner->layers && !st; k.pp++) {
+		k.dp = ranks / k.pp;
+		if (ranks % k.pp == 0 && k.dp <= s->planner->options.batch)
 			st = add(s, k);
 	}
 	return st;
@@ -183,7 +228,7 @@ static int32_t list_best_tp(const struct search *s, int32_t *tp)
 	int32_t n = 0;
 
 	for (int32_t i = 0; i < s->nkept && n < STYLED_MAX; i++) {
-		bool known = s->kept[i].tp == 1;
+		bool known = s->kept[i].tp == 1 || s->kept[i].ep > 1;
 
 		for (int32_t k = 0; k < n; k++)
 			known |= tp[k] == s->kept[i].tp;
@@ -201,19 +246,30 @@ tess_status tess_search_estimate_styles(struct search *s)
 	s->nkept = 0;
 	memset(s->front, 0, sizeof s->front);
 	for (int32_t i = 0; i < n && !st; i++) {
+		const struct candidate k = { .tp = tp[i], .ep = 1 };
+
 		s->found = s->planner->nfound;
 		st = tess_planner_find_styles(s->planner, tp[i]);
 		if (!st)
-			st = estimate_meshes(s, tp[i], add_found_plans);
+			st = estimate_meshes(s, k, add_found_plans);
 	}
 	return st;
 }
 
 tess_status tess_search_estimate(struct search *s)
 {
+	int64_t experts = s->planner->experts ? s->planner->experts : 1;
+	struct candidate k = { 0 };
 	tess_status st = TESS_OK;
+	bool worth;
 
-	for (int32_t tp = 1; tp <= s->nranks && !st; tp++)
-		st = estimate_meshes(s, tp, add_plans);
+	for (k.ep = 1; k.ep <= experts && k.ep <= s->nranks && !st; k.ep++)
+		for (k.tp = 1; k.tp <= s->nranks / k.ep && !st; k.tp++) {
+			if (experts % k.ep || s->nranks % tess_candidate_count_cuts(&k))
+				continue;
+			st = check_worth(s, k, &worth);
+			if (!st && worth)
+				st = estimate_meshes(s, k, add_plans);
+		}
 	return st;
 }

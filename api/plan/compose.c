@@ -8,13 +8,11 @@
 
 /* Numbers of sequences of a replica that are measured; others are on the line through them. */
 enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
-/* Bytes of the buckets of a candidate with large ones. */
-#define LARGE_BUCKET (UINT64_C(256) << 20)
 /* Large buckets of the weights of a stage from which on they are used. */
 enum { MANY_BUCKETS = 4 };
 
 struct composed_key {
-	int32_t dp, tp, plan, zero, recompute, bucket;
+	int32_t dp, shards, tp, ep, plan, zero, recompute, bucket;
 	int64_t local;
 };
 struct entry {
@@ -29,15 +27,6 @@ struct composer {
 	struct entry *entry;
 	size_t n, room;
 };
-
-const char *tess_candidate_get_schedule(int32_t schedule, int32_t *per_rank)
-{
-	static const char *const names[SCHEDULES] = { "1f1b", "interleaved:2", "zb-h1", "zb-v" };
-	static const int32_t stages[SCHEDULES] = { 1, 2, 1, 2 };
-
-	*per_rank = stages[schedule];
-	return names[schedule];
-}
 
 tess_status tess_composer_open(struct tess_planner *p, struct composer **out)
 {
@@ -66,78 +55,6 @@ void tess_composer_close(struct composer *c)
 	free(c);
 }
 
-/* ---- strategies ------------------------------------------------------------------------------ */
-
-static const char *format_mesh(struct tess_planner *p, const struct candidate *k)
-{
-	int32_t side = p->machine->ranks_per_host / k->tp; /* replicas of a host */
-	char text[3][32] = { "", "", "" };
-
-	if (k->pp > 1)
-		snprintf(text[0], sizeof text[0], "pp=%d,", (int)k->pp);
-	if (k->zero == ZERO_HOSTS)
-		snprintf(text[1], sizeof text[1], "ddp=%d,dp=%d,", (int)(k->dp / side), (int)side);
-	else if (k->dp > 1)
-		snprintf(text[1], sizeof text[1], "dp=%d,", (int)k->dp);
-	snprintf(text[2], sizeof text[2], "tp=%d", (int)k->tp);
-	return tess_arena_format(&p->arena, "%s%s%s", text[0], text[1], text[2]);
-}
-
-int32_t tess_planner_count_presets(const struct tess_planner *p)
-{
-	int32_t n = 0;
-
-	while (p->model.model->presets[n].name)
-		n++;
-	return n;
-}
-
-const char *tess_candidate_get_plan(const struct tess_planner *p, const struct candidate *k)
-{
-	int32_t n = tess_planner_count_presets(p);
-
-	return k->plan < 0    ? "auto"
-	       : k->plan >= n ? p->found[k->plan - n].text
-	                      : p->model.model->presets[k->plan].name;
-}
-
-/* The pattern of the modules that a candidate recomputes. */
-static const char *format_recomputed(struct tess_planner *p, int32_t recompute)
-{
-	return recompute == RECOMPUTE_LAYERS
-	               ? p->path
-	               : tess_arena_format(&p->arena, "%s.%s", p->path, p->attention);
-}
-
-const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
-                                                         const struct candidate *k)
-{
-	static const char *const zero[ZEROS] = { NULL, "dp:**=zero1", "dp:**=zero3",
-		                                 "dp:**=zero3" };
-	struct tess_strategy *s = TESS_NEW(&p->arena, struct tess_strategy, 1);
-	const char **list = TESS_NEW(&p->arena, const char *, 4);
-	int32_t per_rank;
-
-	if (!s || !list)
-		return NULL;
-	*s = (struct tess_strategy){ .size = sizeof *s };
-	s->plan = tess_candidate_get_plan(p, k);
-	s->mesh = format_mesh(p, k);
-	s->micro_batches = k->micro > 1 ? k->micro : 0;
-	s->bucket = k->bucket ? LARGE_BUCKET : 0;
-	if (zero[k->zero]) {
-		list[0] = zero[k->zero];
-		s->overrides = list;
-	}
-	if (k->recompute) {
-		list[2] = format_recomputed(p, k->recompute);
-		s->recompute = list + 2;
-	}
-	if (k->pp > 1 && p->options.train)
-		s->pipeline_schedule = tess_candidate_get_schedule(k->schedule, &per_rank);
-	return s->mesh && (!k->recompute || list[2]) ? s : NULL;
-}
-
 /* ---- lowered layers -------------------------------------------------------------------------- */
 
 /* Sets out to a * x + b * y, member by member. */
@@ -157,7 +74,9 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 {
 	struct tess_planner *p = c->planner;
 	const struct candidate k = { .dp = key->dp,
+		                     .shards = key->shards,
 		                     .tp = key->tp,
+		                     .ep = key->ep,
 		                     .pp = 1,
 		                     .plan = key->plan,
 		                     .zero = key->zero,
@@ -238,6 +157,7 @@ static tess_status compose_rows(struct composer *c, const struct candidate *k, s
 	memset(&key, 0, sizeof key);
 	key.dp = 1;
 	key.tp = k->tp;
+	key.ep = k->ep;
 	key.plan = k->plan;
 	key.recompute = k->recompute;
 	key.local = LOCAL_FEW;
@@ -265,15 +185,14 @@ static double get_share(double plain, double sampled, double shards, double n)
 	return plain - cut * (1 - 1 / n);
 }
 
-static void share_sample(const struct composer *c, const struct candidate *k,
-                         const struct tess_sample *plain, struct tess_sample *s)
+static void share_sample(const struct candidate *k, const struct tess_sample *plain,
+                         struct tess_sample *s)
 {
-	double n = tess_candidate_count_shards(c->planner, k),
-	       sampled = k->zero == ZERO_HOSTS ? n : REPLICAS;
+	double n = tess_candidate_count_shards(k);
 
 	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-		s->holds[i] = get_share(plain->holds[i], s->holds[i], sampled, n);
-	s->state = get_share(plain->state, s->state, sampled, n);
+		s->holds[i] = get_share(plain->holds[i], s->holds[i], REPLICAS, n);
+	s->state = get_share(plain->state, s->state, REPLICAS, n);
 }
 
 /* Composes what a candidate does along dp, from a sample with few ranks along it. */
@@ -288,22 +207,23 @@ static tess_status compose_data(struct composer *c, struct estimate *e)
 		return TESS_OK;
 	}
 	memset(&key, 0, sizeof key);
-	key.dp = k->zero == ZERO_HOSTS ? REPLICAS * tess_candidate_count_shards(c->planner, k)
-	                               : REPLICAS;
+	key.dp = k->shards ? REPLICAS * REPLICAS : REPLICAS;
+	key.shards = k->shards ? REPLICAS : 0;
 	key.tp = k->tp;
+	key.ep = k->ep;
 	key.plan = k->plan;
 	key.zero = k->zero;
-	key.recompute = k->zero >= ZERO_3 ? k->recompute : RECOMPUTE_NONE;
+	key.recompute = k->zero == ZERO_3 ? k->recompute : RECOMPUTE_NONE;
 	key.bucket = k->bucket;
 	key.local = LOCAL_FEW;
 	st = find_composed(c, FIND_DATA, key, &e->data);
 	key.dp = 1;
-	key.zero = key.bucket = 0;
+	key.shards = key.zero = key.bucket = 0;
 	if (!st)
 		st = find_composed(c, FIND_PLAIN, key, &e->plain);
 	if (!st && !e->data.refused) {
-		share_sample(c, k, &e->compute.layer, &e->data.layer);
-		share_sample(c, k, &e->compute.base, &e->data.base);
+		share_sample(k, &e->compute.layer, &e->data.layer);
+		share_sample(k, &e->compute.base, &e->data.base);
 	}
 	return st;
 }

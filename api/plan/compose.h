@@ -1,19 +1,24 @@
 /*
  * compose.h - estimates of many strategies from few programs: layers that are alike are lowered
- * once for each number of ranks along tp, rows and recomputation, and once for each number of ranks
- * along dp. The best estimates are then predicted from their whole programs (evaluate.c).
+ * once for each number of ranks along tp and ep, rows and recomputation, and twice for ranks along
+ * dp. The best estimates are then predicted from their whole programs (evaluate.c).
  */
 #ifndef TESS_API_PLAN_COMPOSE_H
 #define TESS_API_PLAN_COMPOSE_H
 
 #include "api/plan/planner.h"
 
-enum { ZERO_NONE, ZERO_1, ZERO_3, ZERO_HOSTS, ZEROS }; /* HOSTS: zero3 within a host */
+enum { ZERO_NONE, ZERO_1, ZERO_3, ZEROS };
 enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_LAYERS, RECOMPUTES };
+
+/* Bytes of the buckets of a candidate with large ones. */
+#define LARGE_BUCKET (UINT64_C(256) << 20)
 
 /* A strategy in numbers. */
 struct candidate {
 	int32_t dp, tp, pp;
+	int32_t ep; /* 1: experts are cut along tp, if the plan cuts them */
+	int32_t shards; /* ranks along dp that share a weight; others have copies; 0: all */
 	int32_t plan; /* index of the model's presets, then of the found ones; -1: auto */
 	int32_t zero, recompute; /* ZERO_..., RECOMPUTE_... */
 	int32_t bucket; /* 1: large ones along dp, for many ranks */
@@ -32,7 +37,7 @@ const char *tess_candidate_get_plan(const struct tess_planner *p, const struct c
 /* Returns the number of the model's presets. */
 int32_t tess_planner_count_presets(const struct tess_planner *p);
 
-/* Ranks along dp, or hosts of them, of samples; more of them move shares of the same bytes. */
+/* Ranks along dp of samples, and copies of their shares; others follow from these. */
 enum { REPLICAS = 2 };
 /* Sums of layers: what a model of n layers has is `base` + n * `layer`. */
 struct composed {
@@ -57,7 +62,9 @@ tess_status tess_composer_estimate(struct composer *c, struct candidate *k);
 tess_status tess_composer_choose_bucket(struct composer *c, struct candidate *k);
 
 /* Returns the ranks along dp that keep shares of a weight. */
-int32_t tess_candidate_count_shards(const struct tess_planner *p, const struct candidate *k);
+int32_t tess_candidate_count_shards(const struct candidate *k);
+/* Returns the ranks of a stage of a replica. */
+int32_t tess_candidate_count_cuts(const struct candidate *k);
 
 /* Makes the strategy of a candidate, in the planner's memory. NULL: out of memory. */
 const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,

@@ -31,9 +31,9 @@ static double find_most(const struct estimate *e, double layer, double base)
 	return most;
 }
 
-int32_t tess_candidate_count_shards(const struct tess_planner *p, const struct candidate *k)
+int32_t tess_candidate_count_cuts(const struct candidate *k)
 {
-	return k->zero == ZERO_HOSTS ? p->machine->ranks_per_host / k->tp : k->dp;
+	return k->tp * k->ep;
 }
 
 /* Returns the seconds of the optimizer, and of weights that it leaves in shares. */
@@ -41,26 +41,25 @@ static double time_optimizer(const struct estimate *e)
 {
 	const struct tess_machine *m = e->planner->machine;
 	const struct candidate *k = e->candidate;
-	int32_t n = tess_candidate_count_shards(e->planner, k);
+	int32_t n = tess_candidate_count_shards(k);
 	double returned = find_most(e, e->data.layer.returned, e->data.base.returned);
 	double state = find_most(e, e->data.layer.state, e->data.base.state);
 
 	return tess_optimizer_time(m, state, e->planner->moments, 4) *
 	               m->time[TESS_TERM_OPTIMIZER] +
 	       (returned > 0 ? m->time[TESS_TERM_DATA] *
-	                               tess_machine_communicate(m, "all_gather", n, k->tp,
+	                               tess_machine_communicate(m, "all_gather", n,
+	                                                        tess_candidate_count_cuts(k),
 	                                                        returned * (n - 1) / n)
 	                     : 0);
 }
 
-/* A sum is sent to each host with all shares. Returns their number for each of the sample. */
-static double count_host_copies(const struct estimate *e)
+/* A sum is sent to each copy of a share. Returns their number for each of the sample. */
+static double count_share_copies(const struct estimate *e)
 {
 	const struct candidate *k = e->candidate;
 
-	return k->zero == ZERO_HOSTS
-	               ? (double)k->dp / tess_candidate_count_shards(e->planner, k) / REPLICAS
-	               : 1;
+	return k->shards ? (double)k->dp / k->shards / REPLICAS : 1;
 }
 
 /* Returns the sum of a member for a model of n layers. */
@@ -78,7 +77,7 @@ static double time_backward_work(const struct estimate *e, double all, double n)
 
 	return SUM(e->compute, backward, n) +
 	       parts * SUM(e->compute, products, n) / SUM(e->plain, products, n) +
-	       copies * count_host_copies(e);
+	       copies * count_share_copies(e);
 }
 
 /* Returns the part of the backward that hides sums along dp: that with gradients of weights. */
@@ -106,8 +105,8 @@ static double time_longer(const struct estimate *e, int i, double n)
 		const struct tess_trace_change change = {
 			.work = (work - other) / all,
 			.replicas = e->candidate->dp,
-			.shards = tess_candidate_count_shards(e->planner, e->candidate),
-			.copies = count_host_copies(e),
+			.shards = tess_candidate_count_shards(e->candidate),
+			.copies = count_share_copies(e),
 		};
 
 		longer = tess_trace_run(trace, e->planner->machine, &change) + other - computed;
@@ -131,7 +130,7 @@ static double find_slowest(const struct estimate *e, double layer, double base)
 			if (of->pipeline->rank_of[s] != r)
 				continue;
 			for (int32_t kind = 0; kind < TESS_STAGE_KINDS; kind++)
-				sum += tess_stage_time(&e->staged, of, kind, s);
+				sum += tess_staged_sum_seconds(&e->staged, of, kind, s);
 			sum += !s || s == of->pipeline->nstages - 1 ? base : 0;
 		}
 		most = sum > most ? sum : most;
@@ -180,7 +179,7 @@ static double measure_data_calls(const struct estimate *e)
 	double sum = find_most(e, e->data.layer.holds[TESS_HOLDS_STEP] - of_layer[TESS_HOLDS_STEP],
 	                       e->data.base.holds[TESS_HOLDS_STEP] - plain[TESS_HOLDS_STEP]);
 
-	return e->candidate->dp == 1 || sum < 0 ? 0 : sum * count_host_copies(e);
+	return e->candidate->dp == 1 || sum < 0 ? 0 : sum * count_share_copies(e);
 }
 
 static double estimate_plain_memory(const struct estimate *e)

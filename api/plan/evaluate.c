@@ -1,5 +1,9 @@
 /* evaluate.c - predicts a strategy from the program that it would run, lowered for its ranks. */
 #include "api/plan/evaluation.h"
+#include "core/base/sized.h"
+#include "core/base/status.h"
+
+#include <fenv.h>
 
 /* Lists the calls that the terms TENSOR and DATA consist of, slowest first. */
 static tess_status list_forecast_calls(const struct evaluation *e, struct tess_forecast *f)
@@ -117,4 +121,29 @@ tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_s
 		*memory += times * (f[1].memory - f[0].memory);
 	}
 	return TESS_OK;
+}
+
+tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_strategy *s,
+                                  const struct tess_forecast **out)
+{
+	struct tess_forecast *f;
+	const struct tess_strategy *kept;
+	fenv_t callers;
+	tess_status st = TESS_REQUIRE(p, s, out);
+
+	if (st)
+		return st;
+	kept = tess_planner_keep_strategy(p, s);
+	f = TESS_NEW(&p->arena, struct tess_forecast, 1);
+	if (!kept || !f)
+		return TESS_ENOMEM;
+	if (!kept->mesh)
+		return tess_fail(TESS_EINVAL, "%s: the strategy has no mesh", __func__);
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = tess_planner_evaluate(p, kept, f);
+	fesetenv(&callers);
+	if (!st)
+		*out = f;
+	return st;
 }

@@ -2,7 +2,6 @@
 #include "api/plan/planner.h"
 #include "core/base/status.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,23 +12,10 @@ static const char *const layer_keys[] = { "num_hidden_layers", "n_layer", "num_l
 
 struct layer_list { /* hashes of the numbered modules, in order */
 	uint64_t hash[LAYERS_MAX];
-	int64_t n;
+	int64_t n, experts;
 	char path[256]; /* "model.layers." */
 	char attention[64]; /* "self_attn" */
 };
-
-/* Returns the length of "model.layers." before the first number of a path; 0: there is none. */
-static size_t measure_prefix(const char *module)
-{
-	for (const char *at = module; *at; at++)
-		if (isdigit((unsigned char)*at) && at > module && at[-1] == '.') {
-			size_t n = strspn(at, "0123456789");
-
-			if (!at[n] || at[n] == '.')
-				return (size_t)(at - module);
-		}
-	return 0;
-}
 
 static uint64_t mix_hash(uint64_t h, uint64_t value)
 {
@@ -58,11 +44,11 @@ static void list_layers(const struct tess_program *p, struct layer_list *l)
 {
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		const struct tess_record *rec = p->record[i];
-		size_t len = measure_prefix(rec->module);
+		size_t len; /* of "model.layers." */
 		int64_t at;
 		char *rest;
 
-		if (!len || len >= sizeof l->path)
+		if (!tess_module_measure_number(rec->module, &len) || !len || len >= sizeof l->path)
 			continue;
 		if (!l->n)
 			memcpy(l->path, rec->module, len);
@@ -70,6 +56,9 @@ static void list_layers(const struct tess_program *p, struct layer_list *l)
 		if (at < 0 || at >= LAYERS_MAX || strncmp(l->path, rec->module, len) != 0)
 			continue;
 		l->n = at + 1 > l->n ? at + 1 : l->n;
+		if (rec->kind == TESS_OP_EXPERTS && rec->nweight && rec->weight[0]->ndim &&
+		    rec->weight[0]->dim[0]->size > l->experts)
+			l->experts = rec->weight[0]->dim[0]->size;
 		if (rec->kind == TESS_OP_ATTENTION && !l->attention[0] && *rest == '.')
 			snprintf(l->attention, sizeof l->attention, "%.*s",
 			         (int)strcspn(rest + 1, "."), rest + 1);
@@ -150,6 +139,7 @@ tess_status tess_planner_find_layers(struct tess_planner *p)
 
 	if (!st) {
 		p->layers = l->n;
+		p->experts = l->experts;
 		p->path = tess_arena_format(&p->arena, "%s*", l->path);
 		p->attention = tess_arena_copy(&p->arena, l->attention, strlen(l->attention));
 		st = p->path && p->attention ? TESS_OK : TESS_ENOMEM;

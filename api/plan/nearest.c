@@ -207,8 +207,12 @@ tess_status tess_search_fail(struct search *s, const struct tess_forecast *least
 	size_t len;
 	char *text = NULL;
 	FILE *to = tess_memory_file_open(&text, &len);
-	tess_status st = to ? write_nearest(s, least, to) : TESS_ENOMEM;
+	int32_t *styles = &s->planner->options.styles, given = *styles;
+	tess_status st;
 
+	*styles = 0; /* they change times */
+	st = to ? write_nearest(s, least, to) : TESS_ENOMEM;
+	*styles = given;
 	if (to && fclose(to) && !st)
 		st = tess_fail(TESS_ENOMEM, "out of memory for a message");
 	if (!st)
@@ -222,10 +226,10 @@ static int32_t find_divided_ranks(const struct search *s)
 {
 	int64_t batch = s->planner->options.batch, layers = s->planner->layers;
 	int64_t host = s->planner->machine->ranks_per_host;
-	int64_t step = host && host < s->nranks ? host : 1;
 	int64_t n = batch * layers < s->nranks ? batch * layers : s->nranks - 1;
+	int64_t step = host && host <= n ? host : 1;
 
-	for (n -= n % step; n > step; n -= step)
+	for (n -= n % step; n > 1; n -= step)
 		for (int64_t pp = 1; pp <= layers; pp++)
 			if (n % pp == 0 && n / pp <= batch)
 				return (int32_t)n;
@@ -237,7 +241,7 @@ tess_status tess_search_fail_to_divide(const struct search *s)
 	return tess_fail(
 		TESS_EINVAL,
 		"no strategy runs on %d ranks: dp is at most the batch of %lld, pp at most "
-		"the %lld layers, and tp what plans can cut; use %d ranks, or a larger batch",
+		"the %lld layers, and tp what plans can cut; try -n %d, or a larger batch",
 		(int)s->nranks, (long long)s->planner->options.batch, (long long)s->planner->layers,
 		(int)find_divided_ranks(s));
 }

@@ -1,9 +1,8 @@
-/* planner.c - opens planners, and keeps their forecasts. */
+/* planner.c - opens planners, and keeps their strategies. */
 #include "api/plan/planner.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 
-#include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/train.h>
@@ -171,29 +170,4 @@ const struct tess_strategy *tess_planner_keep_strategy(struct tess_planner *p,
 	kept->overrides = keep_list(p, s->overrides, &failed);
 	kept->recompute = keep_list(p, s->recompute, &failed);
 	return failed ? NULL : kept;
-}
-
-tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_strategy *s,
-                                  const struct tess_forecast **out)
-{
-	struct tess_forecast *f;
-	const struct tess_strategy *kept;
-	fenv_t callers;
-	tess_status st = TESS_REQUIRE(p, s, out);
-
-	if (st)
-		return st;
-	kept = tess_planner_keep_strategy(p, s);
-	f = TESS_NEW(&p->arena, struct tess_forecast, 1);
-	if (!kept || !f)
-		return TESS_ENOMEM;
-	if (!kept->mesh)
-		return tess_fail(TESS_EINVAL, "%s: the strategy has no mesh", __func__);
-	fegetenv(&callers);
-	fesetenv(FE_DFL_ENV);
-	st = tess_planner_evaluate(p, kept, f);
-	fesetenv(&callers);
-	if (!st)
-		*out = f;
-	return st;
 }

@@ -28,6 +28,7 @@ struct tess_planner {
 	int64_t layers; /* numbered modules of the model */
 	int64_t first, period; /* with `shallow`: alike are i and i + period from `first` on */
 	const char *path; /* of one, as a pattern: "model.layers.*" */
+	int64_t experts; /* of a layer, at most */
 	const char *attention; /* the module of attention in it: "self_attn" */
 	int32_t moments; /* of the optimizer */
 	struct tess_found_plan *found; /* by tess_planner_find_styles */

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many more than asked for are predicted. */
-enum { PREDICTED_MORE = 8 };
+/* How many more than asked for are predicted: at least, and as long as one may be among these. */
+enum { PREDICTED_MORE = 3, PREDICTED_MOST = 12 };
 
 struct found { /* forecasts of strategies that fit */
 	const struct tess_forecast **list;
@@ -55,14 +55,27 @@ static tess_status predict_candidate(struct search *s, const struct candidate *k
 	return st;
 }
 
+/* Returns whether the estimate of a candidate is slower than the `most` fastest predictions. */
+static bool is_slower(const struct candidate *k, int32_t most, const struct found *f)
+{
+	int32_t faster = 0;
+
+	for (int32_t i = 0; i < f->n; i++)
+		faster += f->list[i]->seconds <= k->seconds;
+	return faster >= most;
+}
+
 /* Predicts the candidates that are kept, fastest first, until enough more fit. */
 static tess_status predict_fastest(struct search *s, int32_t most, struct found *out)
 {
-	int32_t end = out->n + most + PREDICTED_MORE;
+	int32_t before = out->n;
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < s->nkept && out->n < end && !st; i++)
+	for (int32_t i = 0; i < s->nkept && out->n < before + most + PREDICTED_MOST && !st; i++) {
+		if (out->n >= before + most + PREDICTED_MORE && is_slower(&s->kept[i], most, out))
+			break;
 		st = predict_candidate(s, &s->kept[i], out);
+	}
 	qsort(out->list, (size_t)out->n, sizeof *out->list, compare_forecasts);
 	out->n = out->n < most ? out->n : most;
 	return st;
@@ -146,7 +159,7 @@ static tess_status run_search(struct search *s, predict_function *predict, int32
 static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t most,
                                predict_function *predict, struct found *out)
 {
-	int32_t room = 2 * ((most < FRONT_MAX ? FRONT_MAX : most) + 2 * PREDICTED_MORE);
+	int32_t room = 2 * ((most < FRONT_MAX ? FRONT_MAX : most) + 2 * PREDICTED_MOST);
 	struct search *s = calloc(1, sizeof *s);
 	fenv_t callers;
 	tess_status st;

@@ -13,7 +13,7 @@ enum { STAGE_LOCAL_FEW = 1, STAGE_LOCAL_MORE = 4 };
 enum { REPEATS = 2 };
 
 struct staged_key {
-	int32_t tp, plan, recompute, apart;
+	int32_t tp, ep, plan, recompute, apart;
 	int64_t local;
 };
 struct staged_entry {
@@ -82,6 +82,7 @@ static tess_status measure_stages(struct stager *s, const struct staged_key *key
 	struct tess_planner *p = s->planner;
 	const struct candidate k = { .dp = 1,
 		                     .tp = key->tp,
+		                     .ep = key->ep,
 		                     .pp = 2,
 		                     .plan = key->plan,
 		                     .micro = 2,
@@ -174,6 +175,7 @@ static struct staged_key make_staged_key(const struct candidate *k, int64_t loca
 
 	memset(&key, 0, sizeof key);
 	key.tp = k->tp;
+	key.ep = k->ep;
 	key.plan = k->plan;
 	key.recompute = k->recompute;
 	key.apart = k->schedule >= SCHEDULE_APART;
@@ -280,8 +282,8 @@ tess_status tess_stager_find_schedule(struct stager *s, const struct candidate *
 	return st;
 }
 
-double tess_stage_time(const struct staged *staged, const struct stage_schedule *of, int32_t kind,
-                       int32_t stage)
+double tess_staged_sum_seconds(const struct staged *staged, const struct stage_schedule *of,
+                               int32_t kind, int32_t stage)
 {
 	double sum = of->layers[stage] * staged->layer.seconds[kind];
 
@@ -327,13 +329,14 @@ static tess_status run_stage_schedule(const struct stager *s, const struct candi
 	for (int32_t kind = 0; kind < TESS_STAGE_KINDS && !st; kind++) {
 		times.stages[kind] = by[kind] = all + kind * n;
 		for (int32_t i = 0; i < n; i++)
-			by[kind][i] = tess_stage_time(staged, of, kind, i);
+			by[kind][i] = tess_staged_sum_seconds(staged, of, kind, i);
 	}
 	for (int32_t i = 0; i < n && !st; i++)
 		by[TESS_PIPELINE_BACKWARD][i] = by[TESS_PIPELINE_BACKWARD_INPUTS][i] +
 		                                by[TESS_PIPELINE_BACKWARD_WEIGHTS][i];
 	times.kinds[TESS_PIPELINE_SEND_FORWARD] = times.kinds[TESS_PIPELINE_SEND_BACKWARD] =
-		tess_machine_communicate(m, "send", 2, k->dp * k->tp, staged->layer.sent) *
+		tess_machine_communicate(m, "send", 2, k->dp * tess_candidate_count_cuts(k),
+	                                 staged->layer.sent) *
 		m->time[TESS_TERM_PIPELINE];
 	if (!st)
 		st = tess_schedule_run(of->pipeline, &times, &arena, spans, done);

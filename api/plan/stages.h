@@ -32,8 +32,8 @@ tess_status tess_stager_find_schedule(struct stager *s, const struct candidate *
                                       const struct staged *staged,
                                       const struct stage_schedule **out);
 /* Returns the seconds of a kind of computation of a stage. */
-double tess_stage_time(const struct staged *staged, const struct stage_schedule *of, int32_t kind,
-                       int32_t stage);
+double tess_staged_sum_seconds(const struct staged *staged, const struct stage_schedule *of,
+                               int32_t kind, int32_t stage);
 
 /* Simulates a candidate: seconds from its first forward to its last backward, and work. */
 struct simulated {

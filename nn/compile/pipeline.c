@@ -4,7 +4,6 @@
 #include "nn/compile/pipeline_moves.h"
 #include "nn/compile/pipeline_order.h"
 
-#include <ctype.h>
 #include <string.h>
 #include <tessera/reduce.h>
 
@@ -26,23 +25,6 @@ struct pipeline {
 };
 
 /* ---- where stages begin ---------------------------------------------------------------------- */
-
-/* Returns the length of "model.layers.3" in a module's path; 0: in no numbered module. */
-static size_t measure_numbered_path(const char *module)
-{
-	const char *at = module;
-
-	while (*at) {
-		size_t len = strcspn(at, "."), digits = 0;
-
-		while (digits < len && isdigit((unsigned char)at[digits]))
-			digits++;
-		if (len && digits == len)
-			return (size_t)(at + len - module);
-		at += len + (at[len] == '.');
-	}
-	return 0;
-}
 
 /*
  * Adds the bytes of weights in a record's products to a block. A table that is only looked up takes
@@ -67,7 +49,7 @@ static struct block *list_blocks(struct pipeline *c, int32_t *n)
 	*n = 0;
 	for (int32_t i = 0; i < c->nforward && block; i++) {
 		const struct tess_record *rec = c->p->record[i];
-		size_t mine = measure_numbered_path(rec->module);
+		size_t number, mine = tess_module_measure_number(rec->module, &number);
 
 		if (mine && (mine != len || memcmp(path, rec->module, len) != 0)) {
 			block[*n].first = *n ? i : 0;
@@ -157,8 +139,9 @@ static void use_stage_begins(struct pipeline *c)
 static int32_t find_tail(const struct pipeline *c)
 {
 	int32_t i = c->nforward;
+	size_t number;
 
-	while (i && !measure_numbered_path(c->p->record[i - 1]->module))
+	while (i && !tess_module_measure_number(c->p->record[i - 1]->module, &number))
 		i--;
 	return i ? i : c->nforward;
 }

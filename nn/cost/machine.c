@@ -283,6 +283,8 @@ static tess_status read_machine(const struct machine_reader *r, json_t *root)
 	const char *measured = json_string_value(json_object_get(root, "measured"));
 	tess_status st = tess_json_require(r->where, root, "name", JSON_STRING);
 
+	if (!st && json_object_get(root, "measured"))
+		st = tess_json_require(r->where, root, "measured", JSON_STRING);
 	if (st)
 		return st;
 	m->name = tess_arena_copy(&m->arena, name, strlen(name));

@@ -55,7 +55,7 @@ void tess_waited_add(struct tess_waited *w, const char *call, int32_t along, dou
 
 enum { CLOCKS = 2 }; /* without the calls along dp, and with them */
 
-struct clock {
+struct rank_clock {
 	double now, host; /* the device's time, and the host's */
 	double link[TESS_LINKS]; /* the time at which the rank's link is free */
 	struct tess_step_time *out;
@@ -80,7 +80,7 @@ struct walk {
 	const struct tess_op_known *known;
 	int32_t rank, record; /* record: the last that the host has started */
 	/* each has the times of all steps; of several, the first leaves out the calls along dp */
-	struct clock clock[CLOCKS];
+	struct rank_clock clock[CLOCKS];
 	int32_t nclocks;
 	struct started *started;
 	int32_t nstarted, room;
@@ -107,7 +107,7 @@ static void add_time(struct walk *w, int32_t term, double seconds)
 }
 
 /* Adds the time that the rank waits for something to end. */
-static void wait_until(const struct walk *w, struct clock *c, int32_t term, double end)
+static void wait_until(const struct walk *w, struct rank_clock *c, int32_t term, double end)
 {
 	if (end <= c->now)
 		return;
@@ -187,7 +187,7 @@ static void start_record(struct walk *w, const struct tess_step *s)
 	w->record = s->record;
 	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH, .seconds = seconds });
 	for (int32_t i = 0; i < w->nclocks; i++) {
-		struct clock *c = &w->clock[i];
+		struct rank_clock *c = &w->clock[i];
 
 		c->host += seconds;
 		wait_until(w, c, TESS_TERM_LATENCY, c->host);
@@ -274,7 +274,7 @@ static struct started *keep_started(struct walk *w, const struct tess_step *s)
 }
 
 /* Adds the time that the rank waits for a call to end. */
-static void wait_until_called(const struct walk *w, struct clock *k, const struct tess_step *s,
+static void wait_until_called(const struct walk *w, struct rank_clock *k, const struct tess_step *s,
                               double end)
 {
 	int32_t term = classify_call(w, s);
@@ -305,7 +305,7 @@ static void add_call(struct walk *w, const struct tess_step *s)
 	if (w->status)
 		return;
 	for (int32_t i = w->nclocks > 1 && term == TESS_TERM_DATA; i < w->nclocks; i++) {
-		struct clock *k = &w->clock[i];
+		struct rank_clock *k = &w->clock[i];
 		double *link = &k->link[within ? TESS_LINK_WITHIN : TESS_LINK_BETWEEN];
 
 		k->out->sent[s->along] += c.bytes;

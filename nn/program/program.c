@@ -155,6 +155,19 @@ static int64_t find_offset(const struct tess_program *p, const struct tess_tenso
 	return run.start;
 }
 
+size_t tess_module_measure_number(const char *module, size_t *number)
+{
+	for (const char *at = module; *at;) {
+		size_t len = strcspn(at, "."), digits = strspn(at, "0123456789");
+
+		*number = (size_t)(at - module);
+		if (len && digits == len)
+			return *number + len;
+		at += len + (at[len] == '.');
+	}
+	return 0;
+}
+
 struct tess_operand tess_tensor_describe(const struct tess_program *p, const struct tess_tensor *t,
                                          int32_t along, int32_t rank)
 {

@@ -309,6 +309,12 @@ struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank,
 struct tess_cut tess_program_find_cut(const struct tess_program *p, int32_t rank,
                                       const struct tess_place *place, int32_t axis);
 
+/*
+ * Returns the length of "model.layers.3" in a module's path; 0: in no numbered module. *number: the
+ * offset of its number.
+ */
+size_t tess_module_measure_number(const char *module, size_t *number);
+
 /* Describes a value, or the part of it on `rank` (-1: all), along a mesh dimension. */
 struct tess_operand tess_tensor_describe(const struct tess_program *p, const struct tess_tensor *t,
                                          int32_t along, int32_t rank);

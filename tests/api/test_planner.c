@@ -229,7 +229,7 @@ START_TEST(searches)
 	ck_assert_int_eq(tess_planner_search(p, 2, 0, &best, &n), TESS_EINVAL);
 	ck_assert_int_eq(tess_planner_search(p, 7919, 3, &best, &n), TESS_EINVAL);
 	expect_part(tess_error(), "no strategy runs on 7919 ranks");
-	expect_part(tess_error(), "use 40 ranks, or a larger batch");
+	expect_part(tess_error(), "try -n 40, or a larger batch");
 	ck_assert_msg(!tess_planner_search(p, 40, 3, &best, &n), "%s", tess_error());
 	tess_planner_close(p);
 }

@@ -148,6 +148,55 @@ START_TEST(styles_that_it_finds_run)
 }
 END_TEST
 
+/* Hosts of 2 ranks with slow sums, slower gathers between hosts, and slow stages. */
+static const char slow_gathers[] =
+	"{\"name\":\"m\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
+	"\"product\":[[1,1e6,1e10],[64,1e6,4e10]],\"attention\":[[1,1e5,5e9]],"
+	"\"memory\":[[1,1e3,1e10]]}},\"links\":{\"ranks_per_host\":2,"
+	"\"within\":{\"default\":[[2,1e-3,1e10]],\"all_gather\":[[2,1e-6,1e10]],"
+	"\"send\":[[2,1,1e10]]},"
+	"\"between\":{\"default\":[[2,1e-3,1e10]],\"all_gather\":[[2,1,1e10]],"
+	"\"send\":[[2,1,1e10]]}}}";
+
+/* Weights that are shared within a host, of which other hosts have copies. */
+START_TEST(finds_shares_within_hosts)
+{
+	char text[TEXT];
+
+	scratch_write_text("slow.json", slow_gathers);
+	plan_data(text, "-n 4 --train --batch 8 --sequence 32 --machine ./slow.json "
+	                "--memory 6.5M --top 1 --out shares.json");
+	expect_part(text, "--mesh ddp=2,dp=2,tp=1 --plan auto --plan-override 'dp:**=zero1'\n");
+	expect_part(text, "the error of times with ./slow.json was not measured");
+	ck_assert_msg(!train_model(text, format_data_path(""), "",
+	                           STEPPED " --steps 1 --plan shares.json --backend loopback"),
+	              "%s", text);
+}
+END_TEST
+
+/* Experts along ranks of their own: a strategy that generates the ids of one rank. */
+START_TEST(finds_ranks_of_experts)
+{
+	static const char model[] = SOURCE_ROOT "/tests/data/goldens/qwen3_moe";
+	static const char generate[] = "cd '%s' && '%s' generate '%s' --ids 1,2,3 --max-tokens 4 "
+				       "--digest %s 2>&1";
+	char text[TEXT], one[TEXT];
+
+	scratch_write_text("slow.json", slow_gathers);
+	ck_assert_msg(!plan_model(text, model,
+	                          "-n 8 --prompt-tokens 32 --machine ./slow.json --out ep.json"),
+	              "%s", text);
+	expect_part(text, "--mesh ep=8,tp=1 --plan ep\n");
+	expect_part(text, "--mesh ep=4,tp=2 --plan ep\n");
+	expect_part(text, " sum along ep ");
+	ck_assert(!command_run(one, TEXT, generate, scratch, TESSERA, model, ""));
+	ck_assert_msg(!command_run(text, TEXT, generate, scratch, TESSERA, model,
+	                           "--plan ep.json --backend loopback"),
+	              "%s", text);
+	ck_assert_str_eq(text, one);
+}
+END_TEST
+
 START_TEST(considers_a_strategy)
 {
 	char text[TEXT];
@@ -221,6 +270,11 @@ static const struct {
 	{ "-n 2 --consider '--mesh' " FORECAST, 1, "--consider: --mesh needs a value" },
 	{ "-n 2 --consider '--mesh tp=2 --lr 1' " FORECAST, 1, "--consider: --lr is unknown" },
 	{ "-n 2 --consider '--mesh pp=99 --plan none' " FORECAST, 1, "99" },
+	{ "-n 97 --machine h100", 1,
+	  "at most the 5 layers, and tp what plans can cut; try -n 5, or" },
+	{ "-n 2 --consider '--mesh tp=2 --plan-override model.layers.0.mlp.down_proj="
+	  "packed_rowwise:parts=3,1' " FORECAST,
+	  1, "--consider: model.layers.0.mlp.down_proj.weight: dimension 1 consists of one part" },
 	{ "-n 2 --consider '--mesh tp=4' " FORECAST, 1,
 	  "--consider: the strategy is for the mesh tp=4 of 4 ranks, not for 2" },
 	{ "--strategies none.jsonl " FORECAST, 1, "none.jsonl: cannot be read" },
@@ -268,6 +322,8 @@ int main(void)
 	tcase_add_test(t, table_and_json);
 	tcase_add_test(t, explores);
 	tcase_add_test(t, what_it_writes_runs);
+	tcase_add_test(t, finds_shares_within_hosts);
+	tcase_add_test(t, finds_ranks_of_experts);
 	tcase_add_test(t, styles_that_it_finds_run);
 	tcase_add_test(t, considers_a_strategy);
 	tcase_add_test(t, predicts_a_file);

@@ -1,6 +1,7 @@
 /* lockstep_train.c - steps of training in lockstep: programs of replicas, and their gradients. */
 #include "core/base/status.h"
 #include "lockstep_rank.h"
+#include "nn/compile/hash.h"
 #include "nn/program/plan.h"
 #include "scalar.h"
 
@@ -64,6 +65,8 @@ static tess_status record_replicas(const struct lockstep_step *step, const char 
 	*nreplicas = dp < 0 || rec.mesh.dim[dp].size > step->nsequences ? 1 : rec.mesh.dim[dp].size;
 	for (int32_t i = 0; i < *nreplicas && !st; i++)
 		st = record_replica(step, recompute, &rec, *nreplicas, i, &p[i]);
+	for (int32_t i = 0; i < *nreplicas && !st; i++)
+		st = tess_program_hash(p[i]);
 	tess_plan_free(&plan);
 	for (int32_t i = 1; i < *nreplicas && !st; i++)
 		if (p[i]->nrecords != p[0]->nrecords ||

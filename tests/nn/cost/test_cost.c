@@ -162,6 +162,8 @@ static const struct {
 	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"corrections\":{\"time\":{\"dta\":1}}"),
 	  ": corrections: time: there is no \"dta\"" },
 	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"corrections\":{\"memory\":{\"step\":-1}}"), "step" },
+	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"error\":-0.1"), "error" },
+	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"measured\":3"), ": measured: text is needed" },
 };
 
 START_TEST(damaged_files)
