@@ -167,8 +167,8 @@ static tess_status add_plans(struct search *s, struct candidate k)
 }
 
 /*
- * Sets *worth: whether experts that are cut along ep, or layers that are cut over several hosts, may
- * be fast enough, from what their plan computes if nothing else takes time.
+ * Sets *worth: whether experts that are cut along ep, or layers that are cut over several hosts,
+ * may be fast enough, from what their plan computes if nothing else takes time.
  */
 static tess_status check_worth(struct search *s, struct candidate k, bool *worth)
 {
@@ -179,8 +179,8 @@ static tess_status check_worth(struct search *s, struct candidate k, bool *worth
 	k.dp = k.pp = 1;
 	k.local = WORTH_LOCAL;
 	k.micro = WORTH_MICRO;
-	*worth = (k.ep == 1 && k.tp <= s->planner->machine->ranks_per_host) || s->explores ||
-	         !s->nkept || !s->planner->options.train;
+	*worth = (k.ep == 1 && tess_machine_is_within(s->planner->machine, k.tp, 1)) ||
+	         s->explores || !s->nkept || !s->planner->options.train;
 	for (k.plan = 0; preset[k.plan].name && !*worth && !st; k.plan++) {
 		if (!strcmp(preset[k.plan].name, "hf") ||
 		    (k.ep > 1 && !cuts_experts(&preset[k.plan])))
