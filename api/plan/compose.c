@@ -6,8 +6,6 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-/* Numbers of sequences of a replica that are measured; others are on the line through them. */
-enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
 /* Large buckets of the weights of a stage from which on they are used. */
 enum { MANY_BUCKETS = 4 };
 

@@ -39,6 +39,8 @@ int32_t tess_planner_count_presets(const struct tess_planner *p);
 
 /* Ranks along dp of samples, and copies of their shares; others follow from these. */
 enum { REPLICAS = 2 };
+/* Numbers of sequences of a replica that are measured; others are on the line through them. */
+enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
 /* Sums of layers: what a model of n layers has is `base` + n * `layer`. */
 struct composed {
 	struct tess_sample base, layer;

@@ -79,13 +79,8 @@ static tess_status conclude_forecast(const struct evaluation *e, struct tess_for
 static tess_status evaluate_on(struct tess_planner *p, const struct tess_planned_model *model,
                                const struct tess_strategy *s, struct tess_forecast *out)
 {
-	struct evaluation e = { .planner = p,
-		                .model = model,
-		                .batch = p->options.batch,
-		                .sequence = p->options.sequence,
-		                .strategy = s,
-		                .out = out };
-	tess_status st = evaluation_open(&e);
+	struct evaluation e;
+	tess_status st = evaluation_open(&e, p, model, s, p->options.batch, out);
 
 	if (!st)
 		st = p->options.train ? evaluation_predict_training(&e)

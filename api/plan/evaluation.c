@@ -28,10 +28,19 @@ static tess_status set_strategy_mesh(struct evaluation *e)
 	return st ? st : tess_explaining_set_mesh(&e->x, &given);
 }
 
-tess_status evaluation_open(struct evaluation *e)
+tess_status evaluation_open(struct evaluation *e, struct tess_planner *p,
+                            const struct tess_planned_model *model, const struct tess_strategy *s,
+                            int64_t batch, struct tess_forecast *out)
 {
-	tess_status st = open_plan(e);
+	tess_status st;
 
+	*e = (struct evaluation){ .planner = p,
+		                  .model = model,
+		                  .batch = batch,
+		                  .sequence = p->options.sequence,
+		                  .strategy = s,
+		                  .out = out };
+	st = open_plan(e);
 	e->x.borrowed = true;
 	e->x.training = e->planner->options.train ? &e->training : NULL;
 	e->opened = !st;
@@ -67,6 +76,14 @@ int64_t evaluation_count_replicas(const struct evaluation *e)
 	return dp < 0 ? 1 : e->x.mesh.dim[dp].size;
 }
 
+void tess_planner_fill_rows(int32_t *at, int64_t n, int64_t length, int64_t from)
+{
+	for (int64_t i = 0; i < n * length; i++) {
+		at[i] = (int32_t)(from + i % length);
+		at[n * length + i] = (int32_t)(i / length);
+	}
+}
+
 tess_status evaluation_set_rows(struct evaluation *e, int64_t n, int64_t length, int64_t from)
 {
 	int32_t *at;
@@ -76,10 +93,7 @@ tess_status evaluation_set_rows(struct evaluation *e, int64_t n, int64_t length,
 	if (!at)
 		return tess_fail(TESS_ENOMEM, "out of memory for %lld rows",
 		                 (long long)(n * length));
-	for (int64_t i = 0; i < n * length; i++) {
-		at[i] = (int32_t)(from + i % length);
-		at[n * length + i] = (int32_t)(i / length);
-	}
+	tess_planner_fill_rows(at, n, length, from);
 	e->known.position = at;
 	e->known.slot = at + n * length;
 	e->attended.window = -1;

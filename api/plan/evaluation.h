@@ -35,8 +35,13 @@ struct evaluation_halves {
 	                   const struct tess_rank_program *l, int32_t middle);
 };
 
-/* Opens the plan and the mesh of a strategy. Call evaluation_close also after a failure. */
-tess_status evaluation_open(struct evaluation *e);
+/*
+ * Sets *e to a strategy of a model, with `batch` sequences a step of training, and opens its plan
+ * and mesh. Call evaluation_close also after a failure.
+ */
+tess_status evaluation_open(struct evaluation *e, struct tess_planner *p,
+                            const struct tess_planned_model *model, const struct tess_strategy *s,
+                            int64_t batch, struct tess_forecast *out);
 void evaluation_close(struct evaluation *e);
 /* Frees the program, after which another one can be measured. */
 void evaluation_close_program(struct evaluation *e);

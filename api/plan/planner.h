@@ -39,6 +39,12 @@ struct tess_planner {
 /* Sets rates and memory to those of a rank of `nranks`. */
 void tess_planner_choose_ranks(struct tess_planner *p, int32_t nranks);
 
+/*
+ * Sets the positions, then the slots of n sequences of `length` rows from position `from` on:
+ * 2 * n * length numbers.
+ */
+void tess_planner_fill_rows(int32_t *at, int64_t n, int64_t length, int64_t from);
+
 /* Seconds and bytes of one kind of action of a stage, of its slowest rank. */
 struct tess_stage_time {
 	struct tess_step_time of[TESS_PIPELINE_KINDS];

@@ -36,15 +36,10 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 {
 	struct evaluation_halves halves = { .trace = trace, .add = sample_halves };
 	struct tess_forecast f;
-	struct evaluation e = { .planner = p,
-		                .model = model,
-		                .batch = batch,
-		                .sequence = p->options.sequence,
-		                .strategy = s,
-		                .halves = &halves,
-		                .out = &f };
-	tess_status st = evaluation_open(&e);
+	struct evaluation e;
+	tess_status st = evaluation_open(&e, p, model, s, batch, &f);
 
+	e.halves = &halves;
 	*out = (struct tess_sample){ 0 };
 	if (!st)
 		st = evaluation_set_training(&e);
@@ -98,16 +93,9 @@ tess_status tess_planner_sample_stages(struct tess_planner *p,
                                        const struct tess_strategy *s, int64_t batch,
                                        struct tess_stage_sample out[2])
 {
-	struct evaluation_halves halves = { 0 };
 	struct tess_forecast f;
-	struct evaluation e = { .planner = p,
-		                .model = model,
-		                .batch = batch,
-		                .sequence = p->options.sequence,
-		                .strategy = s,
-		                .halves = &halves,
-		                .out = &f };
-	tess_status st = evaluation_open(&e);
+	struct evaluation e;
+	tess_status st = evaluation_open(&e, p, model, s, batch, &f);
 
 	memset(out, 0, 2 * sizeof *out);
 	if (!st)

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers of sequences that are measured, as in compose.c. */
-enum { STAGE_LOCAL_FEW = 1, STAGE_LOCAL_MORE = 4 };
 /* Micro-batches of each rank from which on a schedule repeats itself. */
 enum { REPEATS = 2 };
 
@@ -185,20 +183,20 @@ static struct staged_key make_staged_key(const struct candidate *k, int64_t loca
 
 tess_status tess_stager_compose(struct stager *s, const struct candidate *k, struct staged *out)
 {
-	double share = (double)(k->local - STAGE_LOCAL_FEW) / (STAGE_LOCAL_MORE - STAGE_LOCAL_FEW);
+	double share = (double)(k->local - LOCAL_FEW) / (LOCAL_MORE - LOCAL_FEW);
 	struct staged few, more;
-	tess_status st = find_staged(s, make_staged_key(k, STAGE_LOCAL_FEW), &few);
+	tess_status st = find_staged(s, make_staged_key(k, LOCAL_FEW), &few);
 
-	if (st || few.refused || k->local == STAGE_LOCAL_FEW) {
+	if (st || few.refused || k->local == LOCAL_FEW) {
 		*out = few;
 		return st;
 	}
-	st = find_staged(s, make_staged_key(k, STAGE_LOCAL_MORE), &more);
+	st = find_staged(s, make_staged_key(k, LOCAL_MORE), &more);
 	out->refused = more.refused;
 	combine_stages(1 - share, &few.layer, share, &more.layer, &out->layer);
 	for (int i = 0; i < 2; i++)
 		combine_stages(1 - share, &few.end[i], share, &more.end[i], &out->end[i]);
-	out->layer.sent = few.layer.sent * (double)k->local / STAGE_LOCAL_FEW;
+	out->layer.sent = few.layer.sent * (double)k->local / LOCAL_FEW;
 	return st;
 }
 

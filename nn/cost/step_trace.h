@@ -27,7 +27,10 @@ struct tess_step_trace { /* zeroed: empty */
 tess_status tess_trace_add(struct tess_step_trace *trace, struct tess_trace_item item);
 void tess_trace_free(struct tess_step_trace *trace);
 
-/* As tess_steps_time, and adds the steps to a trace unless it is NULL. */
+/*
+ * Estimates steps [first, end) of a rank, which tess_steps_time does, too. trace: gets the steps;
+ * NULL: none is kept. TESS_ENOMEM.
+ */
 tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
                              const struct tess_rank_program *l, int32_t first, int32_t end,
                              const struct tess_op_known *known, struct tess_step_time *out,

@@ -156,15 +156,11 @@ static tess_status add_best(struct style_search *s, const struct placed_state *k
 /* Sets positions and slots of a workload's rows. */
 static tess_status set_load(struct style_search *s, struct workload w)
 {
-	int64_t n = w.sequences * w.length;
-	int32_t *at = TESS_NEW(&s->arena, int32_t, 2 * n);
+	int32_t *at = TESS_NEW(&s->arena, int32_t, 2 * w.sequences * w.length);
 
 	if (!at)
 		return TESS_ENOMEM;
-	for (int64_t i = 0; i < n; i++) {
-		at[i] = (int32_t)(w.from + i % w.length);
-		at[n + i] = (int32_t)(i / w.length);
-	}
+	tess_planner_fill_rows(at, w.sequences, w.length, w.from);
 	w.rows = at;
 	s->load[s->nloads++] = w;
 	return TESS_OK;
@@ -202,7 +198,6 @@ tess_status tess_planner_find_styles(struct tess_planner *p, int32_t tp)
 	s->model = p->shallow[1].layers ? p->shallow[0].model : p->model;
 	s->model.device = p->machine->exact ? NULL : &p->device;
 	s->mesh = tess_mesh_shape_make("tp", tp);
-	tess_machine_choose(p->machine, p->nranks, p->options.train);
 	st = set_loads(s);
 	if (!st)
 		st = tess_styles_list_choices(s);
