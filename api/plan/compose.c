@@ -59,11 +59,7 @@ void tess_composer_close(struct composer *c)
 static void combine_samples(double a, const struct tess_sample *x, double b,
                             const struct tess_sample *y, struct tess_sample *out)
 {
-	const double *from = (const double *)x, *with = (const double *)y;
-	double *to = (double *)out;
-
-	for (size_t i = 0; i < sizeof *out / sizeof *to; i++)
-		to[i] = a * from[i] + b * with[i];
+	tess_sample_combine(a, x, b, y, out, sizeof *out / sizeof(double));
 }
 
 /* Measures the candidate of a key without stages, at two depths or at the model's own. */

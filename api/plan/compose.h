@@ -48,6 +48,8 @@ struct composed {
 	struct tess_step_trace trace[2][2];
 	bool refused;
 };
+/* Sets n members of a sample, which are all double, to a * x + b * y (sample.c). */
+void tess_sample_combine(double a, const void *x, double b, const void *y, void *out, size_t n);
 struct composer; /* programs that were lowered */
 tess_status tess_composer_open(struct tess_planner *p, struct composer **out);
 void tess_composer_close(struct composer *c);

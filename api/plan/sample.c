@@ -1,7 +1,17 @@
 /* sample.c - measures a few layers of a strategy without stages. */
+#include "api/plan/compose.h"
 #include "api/plan/evaluation.h"
 
 #include <string.h>
+
+void tess_sample_combine(double a, const void *x, double b, const void *y, void *out, size_t n)
+{
+	const double *from = x, *with = y;
+	double *to = out;
+
+	for (size_t i = 0; i < n; i++)
+		to[i] = a * from[i] + b * with[i];
+}
 
 /* Adds both halves of a step of training of a rank to the sample. */
 static tess_status sample_halves(struct evaluation *e, const struct tess_program *p,

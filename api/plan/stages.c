@@ -64,11 +64,7 @@ void tess_stager_close(struct stager *s)
 static void combine_stages(double a, const struct tess_stage_sample *x, double b,
                            const struct tess_stage_sample *y, struct tess_stage_sample *out)
 {
-	const double *from = (const double *)x, *with = (const double *)y;
-	double *to = (double *)out;
-
-	for (size_t i = 0; i < sizeof *out / sizeof *to; i++)
-		to[i] = a * from[i] + b * with[i];
+	tess_sample_combine(a, x, b, y, out, sizeof *out / sizeof(double));
 	out->sent = x->sent;
 }
 
