@@ -132,8 +132,7 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 	return l->nsegments || st ? st : measure_steps(e, p, l);
 }
 
-/* Returns the number of experts of a program, over which rows are spread evenly; 0: it has none. */
-static int64_t count_experts(const struct tess_program *p)
+int64_t tess_planner_count_experts(const struct tess_program *p)
 {
 	for (int32_t i = 0; i < p->nrecords; i++)
 		if (p->record[i]->kind == TESS_OP_EXPERTS)
@@ -152,7 +151,7 @@ tess_status evaluation_measure_program(struct evaluation *e)
 	e->stage = calloc((size_t)e->nstages, sizeof *e->stage);
 	if (!e->stage)
 		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
-	e->known.experts = count_experts(e->x.program);
+	e->known.experts = tess_planner_count_experts(e->x.program);
 	e->x.visit = visit_rank;
 	e->x.visitor = e;
 	e->x.most = true;

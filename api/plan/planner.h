@@ -45,6 +45,9 @@ void tess_planner_choose_ranks(struct tess_planner *p, int32_t nranks);
  */
 void tess_planner_fill_rows(int32_t *at, int64_t n, int64_t length, int64_t from);
 
+/* Returns the number of experts of a program, over which rows are spread; 0: it has none. */
+int64_t tess_planner_count_experts(const struct tess_program *p);
+
 /* Seconds and bytes of one kind of action of a stage, of its slowest rank. */
 struct tess_stage_time {
 	struct tess_step_time of[TESS_PIPELINE_KINDS];

@@ -81,7 +81,8 @@ static tess_status add_site_cost(struct style_search *s, const struct tess_progr
 	struct tess_attended attended = { .window = -1 };
 	const struct tess_op_known known = { .position = w->rows,
 		                             .slot = w->rows + w->sequences * w->length,
-		                             .last = &attended };
+		                             .last = &attended,
+		                             .experts = tess_planner_count_experts(p) };
 	struct tess_rank_program *l;
 	struct tess_arena a = { 0 };
 	bool *wanted = mark_site(&a, p, first, end);
