@@ -84,8 +84,16 @@ struct tess_trainer_options {
 	/* Micro-batches of the steps that tess_explain_training explains; 0: 1, or those of the
 	 * schedule's file. A trainer takes any number. */
 	int64_t micro_batches;
+	/* Where the optimizer's state is between its uses, masters and moments: a folder on a local
+	 * disk, in which each rank has a file without a name, or "host": memory of the host. NULL:
+	 * memory of the device. */
+	const char *offload_optimizer;
+	/* Where weights are between their uses, likewise; in a folder, gradients too. */
+	const char *offload_weights;
+	/* Maximum bytes of a weight that is gathered or fetched at once; 0: no limit. */
+	uint64_t tile;
 };
-TESS_TIGHT(tess_trainer_options, micro_batches);
+TESS_TIGHT(tess_trainer_options, tile);
 
 /*
  * Opens a Hugging Face directory on a mesh for training: checks the plan, then reads the shards of

@@ -124,6 +124,8 @@ tess_status tess_program_compile(const struct tess_record_options *options,
 	p->max_positions = options->positions;
 	p->check = options->check;
 	p->device = options->device;
+	p->rest_location = options->rest_location;
+	p->tile = options->tile;
 	r.p = p;
 	st = set_stages(p, options->pipeline);
 	r.used_rules = TESS_NEW(&p->arena, bool, options->plan->nrules + 1);

@@ -13,6 +13,7 @@
 #define TESS_NN_LOWER_H
 
 #include "core/sum/exact.h"
+#include "nn/offload/store.h"
 #include "nn/program/program.h"
 
 enum {
@@ -21,7 +22,8 @@ enum {
 	TESS_STEP_SUM,
 	TESS_STEP_CALL,
 	TESS_STEP_CHECK,
-	TESS_STEP_WAIT /* waits for a started COLL or SUM */
+	TESS_STEP_TRANSFER, /* moves elements between memory and a file (nn/offload/store.h) */
+	TESS_STEP_WAIT /* waits for a started COLL, SUM or TRANSFER */
 };
 
 struct tess_check { /* this rank's part of a value that a record has computed */
@@ -58,6 +60,7 @@ struct tess_step {
 			struct tess_local local;
 			bool backward; /* it computes the gradient */
 		};
+		struct tess_transfer transfer; /* TRANSFER; binding sets its memory */
 		struct tess_check *check; /* CHECK */
 	};
 	/* while under way: the calls of a COLL or SUM, and the previously started step */

@@ -114,6 +114,8 @@ struct tess_weight { /* a parameter, as used by one op */
 	/* training: a rank keeps a share along data_along of the weight between uses (rest_cut),
 	 * or of the gradient and the optimizer's state (state_cut) */
 	bool rest_cut, state_cut;
+	/* TESS_LOCATION_...: of the weight between uses, of masters and moments */
+	int32_t rest_location, state_location;
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
 	int32_t compressed; /* 0: its own dtype in memory; else TESS_Q8, _BF12, _MXFP4 */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
@@ -188,6 +190,8 @@ struct tess_training { /* a training step of one replica */
 	/* number of adjacent ranks along dp that keep the shares of one copy of the weights cut
 	 * at rest or in state; 0: all ranks */
 	int32_t shards;
+	/* TESS_LOCATION_...: of masters and moments, if the style does not choose */
+	int32_t state_location;
 };
 
 struct tess_program {
@@ -200,6 +204,10 @@ struct tess_program {
 	/* mesh dimension that cuts the logits by vocabulary before they are gathered; -1: none */
 	int32_t vocabulary_along;
 	bool check; /* add steps that check the outputs of each record */
+	/* TESS_LOCATION_...: of weights between uses, if the style does not choose */
+	int32_t rest_location;
+	/* maximum bytes of a weight that is gathered or fetched at once; 0: no limit */
+	uint64_t tile;
 	const struct tess_device *device; /* the device to run it; NULL: host memory, exact sums */
 	int32_t nrecords, nweights, nclasses, nropes, ntensors, nopen_styles;
 	struct tess_record **record;

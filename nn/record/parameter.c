@@ -203,10 +203,10 @@ static bool check_location(struct tess_recorder *r, const struct tess_module *m,
 		                          "%d; use location 0 to %d, and reserved 0",
 		                          w->name, m->spec, (int)at->location, (int)at->reserved,
 		                          TESS_LOCATION_DISK) != NULL;
-	if (at->location == TESS_LOCATION_DISK)
+	if (at->location == TESS_LOCATION_DISK && !r->p->training)
 		return tess_recorder_fail(r, TESS_ENOTSUP,
-		                          "%s: style %s stores it on disk, which is not supported; "
-		                          "use location device",
+		                          "%s: style %s stores it on disk, which is for training "
+		                          "only; use location device",
 		                          w->name, m->spec) != NULL;
 	if (at->location == TESS_LOCATION_HOST && !tess_program_is_on_host(r->p))
 		return tess_recorder_fail(r, TESS_ENOTSUP,
@@ -254,6 +254,8 @@ static bool set_storage(struct tess_recorder *r, const struct tess_module *m,
 		                          "%s: style %s keeps a share of it, and the state of all "
 		                          "of it; use shard for the state too",
 		                          w->name, m->spec) != NULL;
+	w->rest_location = place->rest.location ? place->rest.location : w->rest_location;
+	w->state_location = place->state.location ? place->state.location : w->state_location;
 	if (m->along != r->p->data_along || tess_program_count_shards(r->p) == 1)
 		return true;
 	w->rest_cut = rest;
@@ -328,6 +330,8 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 
 	if (!place || !style)
 		return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
+	w->rest_location = r->p->rest_location;
+	w->state_location = r->p->training ? r->p->training->state_location : 0;
 	for (int32_t i = 0; i < n; i++) {
 		style[i] = m[i].spec;
 		if (!place_weight_along(r, &m[i], request, w, &place[i]))
@@ -341,6 +345,8 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 	if (w->table) { /* table and head share their storage */
 		w->rest_cut = w->table->rest_cut;
 		w->state_cut = w->table->state_cut;
+		w->rest_location = w->table->rest_location;
+		w->state_location = w->table->state_location;
 	}
 	return check_axes(r, m, w);
 }

@@ -62,10 +62,15 @@ static tess_status start_coll(struct tess_step *s, const struct tess_opened_devi
 static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
                               const struct tess_run_groups *groups, struct tess_step **under_way)
 {
-	struct tess_group *g = get_step_group(groups, s);
-	tess_status st = s->kind == TESS_STEP_SUM
-	                         ? tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work)
-	                         : start_coll(s, d, g);
+	struct tess_group *g = s->kind == TESS_STEP_TRANSFER ? NULL : get_step_group(groups, s);
+	tess_status st;
+
+	if (s->kind == TESS_STEP_TRANSFER)
+		st = tess_store_start(groups->store, &s->transfer);
+	else if (s->kind == TESS_STEP_SUM)
+		st = tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work);
+	else
+		st = start_coll(s, d, g);
 
 	if (!st) {
 		s->under_way = *under_way;
@@ -75,10 +80,12 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 }
 
 /* Abandons steps after a failure: other ranks may be reading memory that the caller frees. */
-static void abandon_under_way(const struct tess_step *s)
+static void abandon_under_way(struct tess_step *s)
 {
 	for (; s; s = s->under_way)
-		if (s->kind == TESS_STEP_SUM)
+		if (s->kind == TESS_STEP_TRANSFER)
+			tess_store_wait(&s->transfer);
+		else if (s->kind == TESS_STEP_SUM)
 			tess_sum_abandon(s->sum_work);
 		else
 			tess_work_abandon(s->work);
@@ -90,14 +97,18 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
 	while (*under_way != s)
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
+	if (s->kind == TESS_STEP_TRANSFER)
+		return tess_store_wait(&s->transfer);
 	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work) : tess_work_finish(s->work, d);
 }
 
 /* Lets backends that move data only while they are called progress. The wait reports failures. */
-static void test_steps(const struct tess_step *s)
+static void test_steps(const struct tess_step *s, struct tess_store *store)
 {
 	for (; s; s = s->under_way)
-		if (s->kind == TESS_STEP_SUM)
+		if (s->kind == TESS_STEP_TRANSFER)
+			tess_store_test(store);
+		else if (s->kind == TESS_STEP_SUM)
 			tess_sum_test(s->sum_work);
 		else
 			tess_work_test(s->work);
@@ -119,6 +130,8 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 		return s->started ? start_step(s, d, groups, under_way)
 		                  : tess_group_sum(get_step_group(groups, s), &s->sum, s->sum_in,
 		                                   s->sum_out);
+	case TESS_STEP_TRANSFER:
+		return start_step(s, d, groups, under_way);
 	case TESS_STEP_WAIT:
 		return wait_for_step(s->of, d, under_way);
 	case TESS_STEP_CHECK:
@@ -168,7 +181,7 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 		st = tess_device_sync(d, "profile");
 	if (s->kind == TESS_STEP_OP || s->kind == TESS_STEP_CALL)
 		tess_profile_add_op(p, s->kind == TESS_STEP_OP ? &s->op : NULL, began);
-	else if (s->kind != TESS_STEP_CHECK)
+	else if (s->kind != TESS_STEP_CHECK && call->kind != TESS_STEP_TRANSFER)
 		tess_profile_add_call(p, is_sent_to_one(call) ? NULL : get_step_group(groups, call),
 		                      began);
 	p->ns += tess_now() - began;
@@ -186,7 +199,7 @@ static tess_status run_measured_step(struct tess_step *s, const struct tess_open
 
 	if (spans->group && !st)
 		tess_compute_spans_add(spans, s, began);
-	test_steps(*under_way);
+	test_steps(*under_way, groups->store);
 	return st;
 }
 

@@ -60,15 +60,19 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 	struct tess_training training;
 	tess_status st = tess_option_get_int("check", 0, 1, &check);
 
-	t->programs.options = (struct tess_record_options){ .model = parts->model,
-		                                            .plan = parts->plan,
-		                                            .source = parts->source,
-		                                            .mesh = parts->mesh,
-		                                            .positions = parts->positions,
-		                                            .values = t->pattern,
-		                                            .check = check,
-		                                            .pipeline = t->pipeline,
-		                                            .device = device };
+	t->programs.options = (struct tess_record_options){
+		.model = parts->model,
+		.plan = parts->plan,
+		.source = parts->source,
+		.mesh = parts->mesh,
+		.positions = parts->positions,
+		.rest_location = tess_location_parse(parts->options->offload_weights),
+		.tile = parts->options->tile,
+		.values = t->pattern,
+		.check = check,
+		.pipeline = t->pipeline,
+		.device = device
+	};
 	t->programs.group = t->programs.all = parts->group;
 	if (!lengths)
 		return tess_fail(TESS_ENOMEM, "out of memory");
@@ -158,6 +162,7 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 	t->seed = o->seed;
 	t->balance = t->training.balance = o->balance;
 	t->training.bucket = o->bucket;
+	t->training.state_location = tess_location_parse(o->offload_optimizer);
 	t->training.shards = t->parts.shards ? tess_group_size(t->parts.shards) : 0;
 	st = tess_trainer_check(o);
 	if (!st)
@@ -169,9 +174,13 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 static tess_status load_parameters(struct tess_trainer *t)
 {
 	struct tess_shaped_program *first;
+	const struct tess_trainer_options *o = t->parts.options;
+	const char *const dir[2] = {
+		[TESS_REST] = o->offload_weights, [TESS_STATE] = o->offload_optimizer
+	};
 	tess_status st = tess_parameters_load(
 		t->programs.first->program, t->parts.source, t->rank, &t->device,
-		tess_optimizer_count_moments(&t->optimizer), &t->parameters);
+		tess_optimizer_count_moments(&t->optimizer), dir, &t->parameters);
 
 	if (!st)
 		st = tess_device_alloc(&t->device, "norm", sizeof(struct tess_accumulator),
@@ -180,6 +189,7 @@ static tess_status load_parameters(struct tess_trainer *t)
 	if (st)
 		return st;
 	t->programs.weights = t->parameters.weights.view;
+	t->groups.store = &t->parameters.store;
 	return tess_trainer_prepare(t, t->programs.first->shape, &first);
 }
 

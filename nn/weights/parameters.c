@@ -100,9 +100,11 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 
 tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
                                  int32_t rank, const struct tess_opened_device *device,
-                                 int32_t moments, struct tess_parameters *out)
+                                 int32_t moments, const char *const dir[2],
+                                 struct tess_parameters *out)
 {
 	struct tess_parameters s = { .program = p, .rank = rank };
+	struct tess_store_layout layout;
 	tess_status st = tess_rank_weights_load(p, source, rank, device, &s.weights);
 
 	if (st)
@@ -110,6 +112,10 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 	s.weight_bytes = s.weights.bytes;
 	s.each = TESS_NEW(&s.arena, struct tess_parameter, p->nweights);
 	st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors) : TESS_ENOMEM;
+	if (!st)
+		st = tess_store_lay_out(p, rank, moments, &s.arena, &layout);
+	if (!st)
+		st = tess_store_open(&layout, dir, &s.store);
 	if (!st) {
 		find_spans(&s);
 		s.state_bytes = (uint64_t)lay_out_state(&s, moments, NULL) * sizeof *s.state;
@@ -186,6 +192,7 @@ void tess_parameters_free(struct tess_parameters *s)
 	tess_device_free(&s->weights.device, s->state);
 	tess_device_free(&s->weights.device, s->gradients);
 	tess_rank_weights_free(&s->weights);
+	tess_store_close(&s->store);
 	tess_arena_free(&arena);
 	*s = (struct tess_parameters){ 0 };
 }

@@ -6,6 +6,7 @@
 #define TESS_NN_PARAMETERS_H
 
 #include "nn/lower/lower.h"
+#include "nn/offload/store.h"
 #include "nn/program/storage.h"
 #include "nn/weights/weights.h"
 
@@ -30,17 +31,20 @@ struct tess_parameters {
 	int64_t ntensors;
 	uint64_t weight_bytes, gradient_bytes, state_bytes; /* allocated */
 	float *state, *gradients; /* memory for the pointers in `each` */
+	struct tess_store store; /* what is in files instead of memory: no pointer in `each` */
 	struct tess_arena arena;
 };
 
 /*
  * Loads this rank's part of the weights of a training program, with `moments` values of state for
- * each element, which start at 0. Program and device must outlive *out, which is yours:
+ * each element, which start at 0. dir: the folders of files of weights and of state, for values
+ * whose location is a disk. Program and device must outlive *out, which is yours:
  * tess_parameters_free.
  */
 tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
                                  int32_t rank, const struct tess_opened_device *device,
-                                 int32_t moments, struct tess_parameters *out);
+                                 int32_t moments, const char *const dir[2],
+                                 struct tess_parameters *out);
 /* Returns TESS_ENOMEM if a device with memory of its own has no room, gradients included. */
 tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
                                        const struct tess_opened_device *device, int32_t moments);

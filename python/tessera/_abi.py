@@ -104,6 +104,7 @@ class TrainerOptions(Struct):
         ("balance", c_double), ("dropout", c_double), ("seed", c_uint64), ("bucket", c_uint64),
         ("recompute", POINTER(c_char_p)), ("positions", c_int64), ("values", c_char_p),
         ("pipeline_schedule", c_char_p), ("micro_batches", c_int64),
+        ("offload_optimizer", c_char_p), ("offload_weights", c_char_p), ("tile", c_uint64),
     ]
 
 

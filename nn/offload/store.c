@@ -1,0 +1,249 @@
+#include "nn/offload/store.h"
+
+#include "core/base/status.h"
+
+#include <string.h>
+#include <tessera/reduce.h>
+#include <tessera/train.h>
+
+/* ---- which values ---------------------------------------------------------------------------- */
+
+int32_t tess_location_parse(const char *option)
+{
+	return !option                   ? TESS_LOCATION_DEVICE
+	       : !strcmp(option, "host") ? TESS_LOCATION_HOST
+	                                 : TESS_LOCATION_DISK;
+}
+
+static bool is_large(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
+                     int32_t storage, uint64_t width)
+{
+	return !w->table &&
+	       (uint64_t)tess_weight_get_kept(p, w, rank, storage).len * width >= TESS_STORE_MIN;
+}
+
+bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
+{
+	return w->rest_location == TESS_LOCATION_DISK &&
+	       is_large(p, w, rank, TESS_REST, tess_width(w->dtype));
+}
+
+bool tess_weight_has_stored_state(const struct tess_program *p, const struct tess_weight *w,
+                                  int32_t rank)
+{
+	return w->state_location == TESS_LOCATION_DISK &&
+	       is_large(p, w, rank, TESS_STATE, sizeof(float));
+}
+
+/* ---- where ----------------------------------------------------------------------------------- */
+
+static uint64_t pad(uint64_t bytes)
+{
+	return (bytes + TESS_DISK_ALIGN - 1) / TESS_DISK_ALIGN * TESS_DISK_ALIGN;
+}
+
+static bool is_trained(const struct tess_program *p, const struct tess_weight *w)
+{
+	for (int32_t i = 0; i < p->ngradients; i++)
+		if (p->gradient[i].weight == w)
+			return true;
+	return false;
+}
+
+static uint64_t take(uint64_t *end, uint64_t bytes)
+{
+	uint64_t at = *end;
+
+	*end += pad(bytes);
+	return at;
+}
+
+/* Places what a rank keeps of a weight behind what the files have so far. */
+static void place_weight(struct tess_store_layout *s, const struct tess_weight *w, int64_t *buckets)
+{
+	const struct tess_program *p = s->program;
+	struct tess_stored_weight *at = &s->weight[w->index];
+	struct tess_run rest = tess_weight_get_kept(p, w, s->rank, TESS_REST);
+	struct tess_run state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
+	bool trained = is_trained(p, w);
+
+	at->fetched = tess_weight_is_fetched(p, w, s->rank);
+	at->arrays = s->moments + !tess_weight_is_own_master(w, rest, state);
+	at->has_state = trained && at->arrays && tess_weight_has_stored_state(p, w, s->rank);
+	if (at->fetched)
+		at->weight = take(&s->bytes[TESS_REST], (uint64_t)rest.len * tess_width(w->dtype));
+	if (at->fetched && trained)
+		at->gradient = take(&s->bytes[TESS_REST], (uint64_t)state.len * sizeof(float));
+	if (!at->has_state)
+		return;
+	at->bucket = *buckets;
+	at->state = s->bytes[TESS_STATE];
+	for (int64_t i = 0, n; i < state.len; i += n) {
+		n = state.len - i < TESS_STORE_BUCKET ? state.len - i : TESS_STORE_BUCKET;
+		s->bytes[TESS_STATE] += (uint64_t)at->arrays * pad((uint64_t)n * sizeof(float));
+		++*buckets;
+	}
+}
+
+tess_status tess_store_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
+                               struct tess_arena *arena, struct tess_store_layout *out)
+{
+	int64_t buckets = 0;
+
+	*out = (struct tess_store_layout){ .program = p, .rank = rank, .moments = moments };
+	out->weight = TESS_NEW(arena, struct tess_stored_weight, p->nweights);
+	if (!out->weight)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (!p->weight[i]->table)
+			place_weight(out, p->weight[i], &buckets);
+	return TESS_OK;
+}
+
+/* Finds elements of a weight, or of a gradient, which are all adjacent. */
+static bool find_rest(const struct tess_store_layout *s, const struct tess_weight *w, int32_t what,
+                      int64_t at, struct tess_stored_run *out)
+{
+	const struct tess_stored_weight *stored = &s->weight[w->index];
+	bool is_weight = what == TESS_WEIGHT;
+
+	out->file = TESS_REST;
+	out->bucket = -1;
+	out->offset = is_weight ? stored->weight + (uint64_t)at * tess_width(w->dtype)
+	                        : stored->gradient + (uint64_t)at * sizeof(float);
+	return stored->fetched;
+}
+
+/* Finds elements of array k of the state. */
+static bool find_state(const struct tess_store_layout *s, const struct tess_weight *w, int32_t k,
+                       int64_t at, int64_t n, struct tess_stored_run *out)
+{
+	const struct tess_stored_weight *stored = &s->weight[w->index];
+	int64_t len = tess_weight_get_kept(s->program, w, s->rank, TESS_STATE).len;
+	int64_t bucket = at / TESS_STORE_BUCKET, begin = bucket * TESS_STORE_BUCKET;
+	int64_t each = len - begin < TESS_STORE_BUCKET ? len - begin : TESS_STORE_BUCKET;
+	uint64_t full = pad((uint64_t)TESS_STORE_BUCKET * sizeof(float));
+
+	*out = (struct tess_stored_run){
+		.file = TESS_STATE,
+		.offset = stored->state + (uint64_t)(bucket * stored->arrays) * full +
+		          (uint64_t)k * pad((uint64_t)each * sizeof(float)) +
+		          (uint64_t)(at - begin) * sizeof(float),
+		.n = begin + each - at < n ? begin + each - at : n,
+		.bucket = stored->bucket + bucket,
+	};
+	return stored->has_state;
+}
+
+bool tess_store_find(const struct tess_store_layout *s, const struct tess_weight *w, int32_t what,
+                     int64_t at, int64_t n, struct tess_stored_run *out)
+{
+	struct tess_run rest = tess_weight_get_kept(s->program, w, s->rank, TESS_REST);
+	struct tess_run state = tess_weight_get_kept(s->program, w, s->rank, TESS_STATE);
+	bool own = tess_weight_is_own_master(w, rest, state);
+
+	*out = (struct tess_stored_run){ .n = n };
+	switch (what) {
+	case TESS_WEIGHT:
+	case TESS_GRADIENT:
+		return find_rest(s, w, what, at, out);
+	case TESS_MASTER:
+		if (own)
+			return find_rest(s, w, TESS_WEIGHT, state.start - rest.start + at, out);
+		return find_state(s, w, 0, at, n, out);
+	default:
+		return find_state(s, w, what - TESS_MOMENT1 + !own, at, n, out);
+	}
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+tess_status tess_store_open(const struct tess_store_layout *layout, const char *const dir[2],
+                            struct tess_store *out)
+{
+	struct tess_store s = { .layout = *layout };
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < 2 && !st; i++)
+		if (layout->bytes[i])
+			st = tess_disk_open(dir[i], layout->rank, layout->bytes[i], &s.disk[i]);
+	if (st)
+		tess_store_close(&s);
+	else
+		*out = s;
+	return st;
+}
+
+void tess_store_close(struct tess_store *s)
+{
+	for (int32_t i = 0; i < 2; i++)
+		tess_disk_close(s->disk[i]);
+	*s = (struct tess_store){ 0 };
+}
+
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+static const char *get_value_name(int32_t what)
+{
+	static const char *const name[] = { [TESS_WEIGHT] = "weight",
+		                            [TESS_GRADIENT] = "gradient",
+		                            [TESS_MASTER] = "master",
+		                            [TESS_MOMENT1] = "first moment",
+		                            [TESS_MOMENT2] = "second moment" };
+
+	return name[what];
+}
+
+tess_status tess_store_start(struct tess_store *s, struct tess_transfer *t)
+{
+	uint64_t width = t->what == TESS_WEIGHT ? tess_width(t->weight->dtype) : sizeof(float);
+	struct tess_stored_run run;
+
+	if (!tess_store_find(&s->layout, t->weight, t->what, t->first, t->n, &run) || run.n < t->n)
+		return tess_fail(TESS_EBUG, "%s: its %s is not in a file, or not in one piece",
+		                 t->weight->name, get_value_name(t->what));
+	t->disk = s->disk[run.file];
+	t->request = (struct tess_disk_request){ .where = t->weight->name,
+		                                 .what = get_value_name(t->what),
+		                                 .bucket = run.bucket,
+		                                 .writes = t->writes,
+		                                 .data = t->memory,
+		                                 .offset = run.offset,
+		                                 .bytes = (uint64_t)t->n * width };
+	return tess_disk_start(t->disk, &t->request);
+}
+
+tess_status tess_store_wait(struct tess_transfer *t)
+{
+	return tess_disk_wait(t->disk, &t->request);
+}
+
+void tess_store_test(struct tess_store *s)
+{
+	for (int32_t i = 0; s && i < 2; i++)
+		if (s->disk[i])
+			tess_disk_test(s->disk[i]);
+}
+
+tess_status tess_store_move(struct tess_store *s, const struct tess_weight *w, int32_t what,
+                            int64_t first, int64_t n, bool writes, void *memory)
+{
+	uint64_t width = what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
+	tess_status st = TESS_OK;
+
+	for (int64_t at = 0, part; at < n && !st; at += part) {
+		struct tess_transfer t = { .weight = w,
+			                   .what = what,
+			                   .first = first + at,
+			                   .writes = writes,
+			                   .memory = (char *)memory + (uint64_t)at * width };
+		struct tess_stored_run run;
+
+		tess_store_find(&s->layout, w, what, t.first, n - at, &run);
+		part = t.n = run.n;
+		st = tess_store_start(s, &t);
+		if (!st)
+			st = tess_store_wait(&t);
+	}
+	return st;
+}

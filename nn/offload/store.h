@@ -1,0 +1,88 @@
+/*
+ * store.h - the values of a rank that are in files instead of memory: which, where, and how they
+ * move.
+ *
+ * In one file are weights at rest and their gradients, in the other masters and moments. Small
+ * weights stay in memory, with their gradients and state. The state of a weight is in buckets of
+ * TESS_STORE_BUCKET elements: its master, if that is not the weight itself, then each moment.
+ */
+#ifndef TESS_NN_STORE_H
+#define TESS_NN_STORE_H
+
+#include "nn/offload/disk.h"
+#include "nn/program/storage.h"
+
+/* Bytes of a rank's part of a weight from which on it may be in a file. */
+enum { TESS_STORE_MIN = 64 << 10 };
+enum { TESS_STORE_BUCKET = 1 << 20 }; /* elements of a bucket */
+
+/* Returns the location that an option names: NULL, "host" or a folder. */
+int32_t tess_location_parse(const char *option);
+
+/* Returns whether a rank's weight at rest, and its gradient, are in a file: fetched before use. */
+bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w,
+                            int32_t rank);
+/* Returns whether a rank's moments of a weight, and its master if it has one, are in a file. */
+bool tess_weight_has_stored_state(const struct tess_program *p, const struct tess_weight *w,
+                                  int32_t rank);
+
+struct tess_stored_weight {
+	uint64_t weight, gradient, state; /* offsets in the files */
+	int32_t arrays; /* of its state: masters and moments */
+	bool fetched, has_state; /* else the offsets are not used */
+	int64_t bucket; /* number of its first bucket */
+};
+
+struct tess_store_layout {
+	const struct tess_program *program; /* borrowed */
+	int32_t rank, moments;
+	struct tess_stored_weight *weight; /* by index */
+	uint64_t bytes[2]; /* of the files: TESS_REST, TESS_STATE */
+};
+
+/* Lays out the files of a rank, without opening them; memory in `arena`. TESS_ENOMEM. */
+tess_status tess_store_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
+                               struct tess_arena *arena, struct tess_store_layout *out);
+
+struct tess_stored_run { /* adjacent elements in a file */
+	int32_t file; /* TESS_REST, TESS_STATE */
+	uint64_t offset;
+	int64_t n;
+	int64_t bucket;
+};
+/*
+ * Finds elements [at, at + n) of what a rank keeps of a weight (`what`: TESS_WEIGHT, ...), or as
+ * many of them as are adjacent. Returns false if they are in memory.
+ */
+bool tess_store_find(const struct tess_store_layout *s, const struct tess_weight *w, int32_t what,
+                     int64_t at, int64_t n, struct tess_stored_run *out);
+
+struct tess_store {
+	struct tess_store_layout layout;
+	struct tess_disk *disk[2]; /* by file; NULL: it has no bytes */
+};
+
+/* Opens the files of a layout in the folders of weights and of state. Close it. */
+tess_status tess_store_open(const struct tess_store_layout *layout, const char *const dir[2],
+                            struct tess_store *out);
+void tess_store_close(struct tess_store *s);
+
+struct tess_transfer { /* adjacent elements on their way between memory and a file */
+	const struct tess_weight *weight;
+	int32_t what;
+	int64_t first, n;
+	bool writes;
+	void *memory; /* the first element; borrowed until the wait has returned */
+	struct tess_disk *disk; /* private, as what follows */
+	struct tess_disk_request request;
+};
+/* Starts a transfer; its elements must be adjacent in a file. Does not block for long. */
+tess_status tess_store_start(struct tess_store *s, struct tess_transfer *t);
+tess_status tess_store_wait(struct tess_transfer *t);
+/* Lets transfers progress. s: NULL does nothing. */
+void tess_store_test(struct tess_store *s);
+/* Moves elements and waits, in as many transfers as there are adjacent runs. */
+tess_status tess_store_move(struct tess_store *s, const struct tess_weight *w, int32_t what,
+                            int64_t first, int64_t n, bool writes, void *memory);
+
+#endif
