@@ -13,7 +13,7 @@
 #define TESS_NN_LOWER_H
 
 #include "core/sum/exact.h"
-#include "nn/offload/store.h"
+#include "nn/offload/offload.h"
 #include "nn/program/program.h"
 
 enum {
@@ -22,7 +22,7 @@ enum {
 	TESS_STEP_SUM,
 	TESS_STEP_CALL,
 	TESS_STEP_CHECK,
-	TESS_STEP_TRANSFER, /* moves elements between memory and a file (nn/offload/store.h) */
+	TESS_STEP_TRANSFER, /* moves elements between memory and a file (nn/offload/offload.h) */
 	TESS_STEP_WAIT /* waits for a started COLL, SUM or TRANSFER */
 };
 

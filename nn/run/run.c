@@ -66,7 +66,7 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 	tess_status st;
 
 	if (s->kind == TESS_STEP_TRANSFER)
-		st = tess_store_start(groups->store, &s->transfer);
+		st = tess_offload_start(groups->offload, &s->transfer);
 	else if (s->kind == TESS_STEP_SUM)
 		st = tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work);
 	else
@@ -84,7 +84,7 @@ static void abandon_under_way(struct tess_step *s)
 {
 	for (; s; s = s->under_way)
 		if (s->kind == TESS_STEP_TRANSFER)
-			tess_store_wait(&s->transfer);
+			tess_offload_wait(&s->transfer);
 		else if (s->kind == TESS_STEP_SUM)
 			tess_sum_abandon(s->sum_work);
 		else
@@ -98,16 +98,16 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
 	if (s->kind == TESS_STEP_TRANSFER)
-		return tess_store_wait(&s->transfer);
+		return tess_offload_wait(&s->transfer);
 	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work) : tess_work_finish(s->work, d);
 }
 
 /* Lets backends that move data only while they are called progress. The wait reports failures. */
-static void test_steps(const struct tess_step *s, struct tess_store *store)
+static void test_steps(const struct tess_step *s, struct tess_offload *offload)
 {
 	for (; s; s = s->under_way)
 		if (s->kind == TESS_STEP_TRANSFER)
-			tess_store_test(store);
+			tess_offload_test(offload);
 		else if (s->kind == TESS_STEP_SUM)
 			tess_sum_test(s->sum_work);
 		else
@@ -199,7 +199,7 @@ static tess_status run_measured_step(struct tess_step *s, const struct tess_open
 
 	if (spans->group && !st)
 		tess_compute_spans_add(spans, s, began);
-	test_steps(*under_way, groups->store);
+	test_steps(*under_way, groups->offload);
 	return st;
 }
 

@@ -189,7 +189,7 @@ static tess_status load_parameters(struct tess_trainer *t)
 	if (st)
 		return st;
 	t->programs.weights = t->parameters.weights.view;
-	t->groups.store = &t->parameters.store;
+	t->groups.offload = &t->parameters.offload;
 	return tess_trainer_prepare(t, t->programs.first->shape, &first);
 }
 

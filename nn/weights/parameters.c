@@ -104,7 +104,7 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
                                  struct tess_parameters *out)
 {
 	struct tess_parameters s = { .program = p, .rank = rank };
-	struct tess_store_layout layout;
+	struct tess_offload_layout layout;
 	tess_status st = tess_rank_weights_load(p, source, rank, device, &s.weights);
 
 	if (st)
@@ -113,9 +113,9 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 	s.each = TESS_NEW(&s.arena, struct tess_parameter, p->nweights);
 	st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors) : TESS_ENOMEM;
 	if (!st)
-		st = tess_store_lay_out(p, rank, moments, &s.arena, &layout);
+		st = tess_offload_lay_out(p, rank, moments, &s.arena, &layout);
 	if (!st)
-		st = tess_store_open(&layout, dir, &s.store);
+		st = tess_offload_open(&layout, dir, &s.offload);
 	if (!st) {
 		find_spans(&s);
 		s.state_bytes = (uint64_t)lay_out_state(&s, moments, NULL) * sizeof *s.state;
@@ -192,7 +192,7 @@ void tess_parameters_free(struct tess_parameters *s)
 	tess_device_free(&s->weights.device, s->state);
 	tess_device_free(&s->weights.device, s->gradients);
 	tess_rank_weights_free(&s->weights);
-	tess_store_close(&s->store);
+	tess_offload_close(&s->offload);
 	tess_arena_free(&arena);
 	*s = (struct tess_parameters){ 0 };
 }

@@ -6,7 +6,7 @@
 #define TESS_NN_PARAMETERS_H
 
 #include "nn/lower/lower.h"
-#include "nn/offload/store.h"
+#include "nn/offload/offload.h"
 #include "nn/program/storage.h"
 #include "nn/weights/weights.h"
 
@@ -31,7 +31,7 @@ struct tess_parameters {
 	int64_t ntensors;
 	uint64_t weight_bytes, gradient_bytes, state_bytes; /* allocated */
 	float *state, *gradients; /* memory for the pointers in `each` */
-	struct tess_store store; /* what is in files instead of memory: no pointer in `each` */
+	struct tess_offload offload; /* what is in files instead of memory: no pointer in `each` */
 	struct tess_arena arena;
 };
 

@@ -1,20 +1,20 @@
 /*
- * store.h - the values of a rank that are in files instead of memory: which, where, and how they
+ * offload.h - the values of a rank that are in files instead of memory: which, where, and how they
  * move.
  *
  * In one file are weights at rest and their gradients, in the other masters and moments. Small
  * weights stay in memory, with their gradients and state. The state of a weight is in buckets of
- * TESS_STORE_BUCKET elements: its master, if that is not the weight itself, then each moment.
+ * TESS_OFFLOAD_BUCKET elements: its master, if that is not the weight itself, then each moment.
  */
-#ifndef TESS_NN_STORE_H
-#define TESS_NN_STORE_H
+#ifndef TESS_NN_OFFLOAD_H
+#define TESS_NN_OFFLOAD_H
 
 #include "nn/offload/disk.h"
 #include "nn/program/storage.h"
 
 /* Bytes of a rank's part of a weight from which on it may be in a file. */
-enum { TESS_STORE_MIN = 64 << 10 };
-enum { TESS_STORE_BUCKET = 1 << 20 }; /* elements of a bucket */
+enum { TESS_OFFLOAD_MIN = 64 << 10 };
+enum { TESS_OFFLOAD_BUCKET = 1 << 20 }; /* elements of a bucket */
 
 /* Returns the location that an option names: NULL, "host" or a folder. */
 int32_t tess_location_parse(const char *option);
@@ -33,7 +33,7 @@ struct tess_stored_weight {
 	int64_t bucket; /* number of its first bucket */
 };
 
-struct tess_store_layout {
+struct tess_offload_layout {
 	const struct tess_program *program; /* borrowed */
 	int32_t rank, moments;
 	struct tess_stored_weight *weight; /* by index */
@@ -41,8 +41,8 @@ struct tess_store_layout {
 };
 
 /* Lays out the files of a rank, without opening them; memory in `arena`. TESS_ENOMEM. */
-tess_status tess_store_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
-                               struct tess_arena *arena, struct tess_store_layout *out);
+tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
+                               struct tess_arena *arena, struct tess_offload_layout *out);
 
 struct tess_stored_run { /* adjacent elements in a file */
 	int32_t file; /* TESS_REST, TESS_STATE */
@@ -54,18 +54,18 @@ struct tess_stored_run { /* adjacent elements in a file */
  * Finds elements [at, at + n) of what a rank keeps of a weight (`what`: TESS_WEIGHT, ...), or as
  * many of them as are adjacent. Returns false if they are in memory.
  */
-bool tess_store_find(const struct tess_store_layout *s, const struct tess_weight *w, int32_t what,
+bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w, int32_t what,
                      int64_t at, int64_t n, struct tess_stored_run *out);
 
-struct tess_store {
-	struct tess_store_layout layout;
+struct tess_offload {
+	struct tess_offload_layout layout;
 	struct tess_disk *disk[2]; /* by file; NULL: it has no bytes */
 };
 
 /* Opens the files of a layout in the folders of weights and of state. Close it. */
-tess_status tess_store_open(const struct tess_store_layout *layout, const char *const dir[2],
-                            struct tess_store *out);
-void tess_store_close(struct tess_store *s);
+tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
+                            struct tess_offload *out);
+void tess_offload_close(struct tess_offload *s);
 
 struct tess_transfer { /* adjacent elements on their way between memory and a file */
 	const struct tess_weight *weight;
@@ -77,12 +77,12 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	struct tess_disk_request request;
 };
 /* Starts a transfer; its elements must be adjacent in a file. Does not block for long. */
-tess_status tess_store_start(struct tess_store *s, struct tess_transfer *t);
-tess_status tess_store_wait(struct tess_transfer *t);
+tess_status tess_offload_start(struct tess_offload *s, struct tess_transfer *t);
+tess_status tess_offload_wait(struct tess_transfer *t);
 /* Lets transfers progress. s: NULL does nothing. */
-void tess_store_test(struct tess_store *s);
+void tess_offload_test(struct tess_offload *s);
 /* Moves elements and waits, in as many transfers as there are adjacent runs. */
-tess_status tess_store_move(struct tess_store *s, const struct tess_weight *w, int32_t what,
+tess_status tess_offload_move(struct tess_offload *s, const struct tess_weight *w, int32_t what,
                             int64_t first, int64_t n, bool writes, void *memory);
 
 #endif

@@ -1,4 +1,4 @@
-#include "nn/offload/store.h"
+#include "nn/offload/offload.h"
 
 #include "core/base/status.h"
 
@@ -19,7 +19,7 @@ static bool is_large(const struct tess_program *p, const struct tess_weight *w, 
                      int32_t storage, uint64_t width)
 {
 	return !w->table &&
-	       (uint64_t)tess_weight_get_kept(p, w, rank, storage).len * width >= TESS_STORE_MIN;
+	       (uint64_t)tess_weight_get_kept(p, w, rank, storage).len * width >= TESS_OFFLOAD_MIN;
 }
 
 bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
@@ -59,7 +59,7 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
 }
 
 /* Places what a rank keeps of a weight behind what the files have so far. */
-static void place_weight(struct tess_store_layout *s, const struct tess_weight *w, int64_t *buckets)
+static void place_weight(struct tess_offload_layout *s, const struct tess_weight *w, int64_t *buckets)
 {
 	const struct tess_program *p = s->program;
 	struct tess_stored_weight *at = &s->weight[w->index];
@@ -79,18 +79,18 @@ static void place_weight(struct tess_store_layout *s, const struct tess_weight *
 	at->bucket = *buckets;
 	at->state = s->bytes[TESS_STATE];
 	for (int64_t i = 0, n; i < state.len; i += n) {
-		n = state.len - i < TESS_STORE_BUCKET ? state.len - i : TESS_STORE_BUCKET;
+		n = state.len - i < TESS_OFFLOAD_BUCKET ? state.len - i : TESS_OFFLOAD_BUCKET;
 		s->bytes[TESS_STATE] += (uint64_t)at->arrays * pad((uint64_t)n * sizeof(float));
 		++*buckets;
 	}
 }
 
-tess_status tess_store_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
-                               struct tess_arena *arena, struct tess_store_layout *out)
+tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
+                               struct tess_arena *arena, struct tess_offload_layout *out)
 {
 	int64_t buckets = 0;
 
-	*out = (struct tess_store_layout){ .program = p, .rank = rank, .moments = moments };
+	*out = (struct tess_offload_layout){ .program = p, .rank = rank, .moments = moments };
 	out->weight = TESS_NEW(arena, struct tess_stored_weight, p->nweights);
 	if (!out->weight)
 		return TESS_ENOMEM;
@@ -101,7 +101,7 @@ tess_status tess_store_lay_out(const struct tess_program *p, int32_t rank, int32
 }
 
 /* Finds elements of a weight, or of a gradient, which are all adjacent. */
-static bool find_rest(const struct tess_store_layout *s, const struct tess_weight *w, int32_t what,
+static bool find_rest(const struct tess_offload_layout *s, const struct tess_weight *w, int32_t what,
                       int64_t at, struct tess_stored_run *out)
 {
 	const struct tess_stored_weight *stored = &s->weight[w->index];
@@ -115,14 +115,14 @@ static bool find_rest(const struct tess_store_layout *s, const struct tess_weigh
 }
 
 /* Finds elements of array k of the state. */
-static bool find_state(const struct tess_store_layout *s, const struct tess_weight *w, int32_t k,
+static bool find_state(const struct tess_offload_layout *s, const struct tess_weight *w, int32_t k,
                        int64_t at, int64_t n, struct tess_stored_run *out)
 {
 	const struct tess_stored_weight *stored = &s->weight[w->index];
 	int64_t len = tess_weight_get_kept(s->program, w, s->rank, TESS_STATE).len;
-	int64_t bucket = at / TESS_STORE_BUCKET, begin = bucket * TESS_STORE_BUCKET;
-	int64_t each = len - begin < TESS_STORE_BUCKET ? len - begin : TESS_STORE_BUCKET;
-	uint64_t full = pad((uint64_t)TESS_STORE_BUCKET * sizeof(float));
+	int64_t bucket = at / TESS_OFFLOAD_BUCKET, begin = bucket * TESS_OFFLOAD_BUCKET;
+	int64_t each = len - begin < TESS_OFFLOAD_BUCKET ? len - begin : TESS_OFFLOAD_BUCKET;
+	uint64_t full = pad((uint64_t)TESS_OFFLOAD_BUCKET * sizeof(float));
 
 	*out = (struct tess_stored_run){
 		.file = TESS_STATE,
@@ -135,7 +135,7 @@ static bool find_state(const struct tess_store_layout *s, const struct tess_weig
 	return stored->has_state;
 }
 
-bool tess_store_find(const struct tess_store_layout *s, const struct tess_weight *w, int32_t what,
+bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w, int32_t what,
                      int64_t at, int64_t n, struct tess_stored_run *out)
 {
 	struct tess_run rest = tess_weight_get_kept(s->program, w, s->rank, TESS_REST);
@@ -158,27 +158,27 @@ bool tess_store_find(const struct tess_store_layout *s, const struct tess_weight
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-tess_status tess_store_open(const struct tess_store_layout *layout, const char *const dir[2],
-                            struct tess_store *out)
+tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
+                            struct tess_offload *out)
 {
-	struct tess_store s = { .layout = *layout };
+	struct tess_offload s = { .layout = *layout };
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < 2 && !st; i++)
 		if (layout->bytes[i])
 			st = tess_disk_open(dir[i], layout->rank, layout->bytes[i], &s.disk[i]);
 	if (st)
-		tess_store_close(&s);
+		tess_offload_close(&s);
 	else
 		*out = s;
 	return st;
 }
 
-void tess_store_close(struct tess_store *s)
+void tess_offload_close(struct tess_offload *s)
 {
 	for (int32_t i = 0; i < 2; i++)
 		tess_disk_close(s->disk[i]);
-	*s = (struct tess_store){ 0 };
+	*s = (struct tess_offload){ 0 };
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
@@ -194,12 +194,12 @@ static const char *get_value_name(int32_t what)
 	return name[what];
 }
 
-tess_status tess_store_start(struct tess_store *s, struct tess_transfer *t)
+tess_status tess_offload_start(struct tess_offload *s, struct tess_transfer *t)
 {
 	uint64_t width = t->what == TESS_WEIGHT ? tess_width(t->weight->dtype) : sizeof(float);
 	struct tess_stored_run run;
 
-	if (!tess_store_find(&s->layout, t->weight, t->what, t->first, t->n, &run) || run.n < t->n)
+	if (!tess_offload_find(&s->layout, t->weight, t->what, t->first, t->n, &run) || run.n < t->n)
 		return tess_fail(TESS_EBUG, "%s: its %s is not in a file, or not in one piece",
 		                 t->weight->name, get_value_name(t->what));
 	t->disk = s->disk[run.file];
@@ -213,19 +213,19 @@ tess_status tess_store_start(struct tess_store *s, struct tess_transfer *t)
 	return tess_disk_start(t->disk, &t->request);
 }
 
-tess_status tess_store_wait(struct tess_transfer *t)
+tess_status tess_offload_wait(struct tess_transfer *t)
 {
 	return tess_disk_wait(t->disk, &t->request);
 }
 
-void tess_store_test(struct tess_store *s)
+void tess_offload_test(struct tess_offload *s)
 {
 	for (int32_t i = 0; s && i < 2; i++)
 		if (s->disk[i])
 			tess_disk_test(s->disk[i]);
 }
 
-tess_status tess_store_move(struct tess_store *s, const struct tess_weight *w, int32_t what,
+tess_status tess_offload_move(struct tess_offload *s, const struct tess_weight *w, int32_t what,
                             int64_t first, int64_t n, bool writes, void *memory)
 {
 	uint64_t width = what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
@@ -239,11 +239,11 @@ tess_status tess_store_move(struct tess_store *s, const struct tess_weight *w, i
 			                   .memory = (char *)memory + (uint64_t)at * width };
 		struct tess_stored_run run;
 
-		tess_store_find(&s->layout, w, what, t.first, n - at, &run);
+		tess_offload_find(&s->layout, w, what, t.first, n - at, &run);
 		part = t.n = run.n;
-		st = tess_store_start(s, &t);
+		st = tess_offload_start(s, &t);
 		if (!st)
-			st = tess_store_wait(&t);
+			st = tess_offload_wait(&t);
 	}
 	return st;
 }
