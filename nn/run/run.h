@@ -16,7 +16,7 @@ struct tess_run_groups { /* borrowed */
 	struct tess_group *const *along; /* the group of each mesh dimension */
 	/* ranks along dp that keep the shares of one copy of weights; NULL: all ranks along it */
 	struct tess_group *shards;
-	struct tess_store *store; /* weights, gradients and state in files; NULL: none */
+	struct tess_offload *offload; /* weights, gradients and state in files; NULL: none */
 	int64_t *waited; /* accumulates the ns of collectives; NULL: not measured */
 	struct tess_profile *profile; /* measures each step, without graphs; NULL: none */
 	int32_t graphs; /* TESS_GRAPHS_... */
