@@ -37,7 +37,7 @@ bool tess_weight_has_stored_state(const struct tess_program *p, const struct tes
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-static uint64_t pad(uint64_t bytes)
+static uint64_t pad_to_block(uint64_t bytes)
 {
 	return (bytes + TESS_DISK_ALIGN - 1) / TESS_DISK_ALIGN * TESS_DISK_ALIGN;
 }
@@ -50,16 +50,17 @@ static bool is_trained(const struct tess_program *p, const struct tess_weight *w
 	return false;
 }
 
-static uint64_t take(uint64_t *end, uint64_t bytes)
+static uint64_t take_extent(uint64_t *end, uint64_t bytes)
 {
 	uint64_t at = *end;
 
-	*end += pad(bytes);
+	*end += pad_to_block(bytes);
 	return at;
 }
 
 /* Places what a rank keeps of a weight behind what the files have so far. */
-static void place_weight(struct tess_offload_layout *s, const struct tess_weight *w, int64_t *buckets)
+static void place_stored_weight(struct tess_offload_layout *s, const struct tess_weight *w,
+                                int64_t *buckets)
 {
 	const struct tess_program *p = s->program;
 	struct tess_stored_weight *at = &s->weight[w->index];
@@ -71,22 +72,25 @@ static void place_weight(struct tess_offload_layout *s, const struct tess_weight
 	at->arrays = s->moments + !tess_weight_is_own_master(w, rest, state);
 	at->has_state = trained && at->arrays && tess_weight_has_stored_state(p, w, s->rank);
 	if (at->fetched)
-		at->weight = take(&s->bytes[TESS_REST], (uint64_t)rest.len * tess_width(w->dtype));
+		at->weight = take_extent(&s->bytes[TESS_REST],
+		                         (uint64_t)rest.len * tess_width(w->dtype));
 	if (at->fetched && trained)
-		at->gradient = take(&s->bytes[TESS_REST], (uint64_t)state.len * sizeof(float));
+		at->gradient =
+			take_extent(&s->bytes[TESS_REST], (uint64_t)state.len * sizeof(float));
 	if (!at->has_state)
 		return;
 	at->bucket = *buckets;
 	at->state = s->bytes[TESS_STATE];
 	for (int64_t i = 0, n; i < state.len; i += n) {
 		n = state.len - i < TESS_OFFLOAD_BUCKET ? state.len - i : TESS_OFFLOAD_BUCKET;
-		s->bytes[TESS_STATE] += (uint64_t)at->arrays * pad((uint64_t)n * sizeof(float));
+		s->bytes[TESS_STATE] +=
+			(uint64_t)at->arrays * pad_to_block((uint64_t)n * sizeof(float));
 		++*buckets;
 	}
 }
 
 tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
-                               struct tess_arena *arena, struct tess_offload_layout *out)
+                                 struct tess_arena *arena, struct tess_offload_layout *out)
 {
 	int64_t buckets = 0;
 
@@ -96,13 +100,13 @@ tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int
 		return TESS_ENOMEM;
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (!p->weight[i]->table)
-			place_weight(out, p->weight[i], &buckets);
+			place_stored_weight(out, p->weight[i], &buckets);
 	return TESS_OK;
 }
 
 /* Finds elements of a weight, or of a gradient, which are all adjacent. */
-static bool find_rest(const struct tess_offload_layout *s, const struct tess_weight *w, int32_t what,
-                      int64_t at, struct tess_stored_run *out)
+static bool find_rest(const struct tess_offload_layout *s, const struct tess_weight *w,
+                      int32_t what, int64_t at, struct tess_stored_run *out)
 {
 	const struct tess_stored_weight *stored = &s->weight[w->index];
 	bool is_weight = what == TESS_WEIGHT;
@@ -122,12 +126,12 @@ static bool find_state(const struct tess_offload_layout *s, const struct tess_we
 	int64_t len = tess_weight_get_kept(s->program, w, s->rank, TESS_STATE).len;
 	int64_t bucket = at / TESS_OFFLOAD_BUCKET, begin = bucket * TESS_OFFLOAD_BUCKET;
 	int64_t each = len - begin < TESS_OFFLOAD_BUCKET ? len - begin : TESS_OFFLOAD_BUCKET;
-	uint64_t full = pad((uint64_t)TESS_OFFLOAD_BUCKET * sizeof(float));
+	uint64_t full = pad_to_block((uint64_t)TESS_OFFLOAD_BUCKET * sizeof(float));
 
 	*out = (struct tess_stored_run){
 		.file = TESS_STATE,
 		.offset = stored->state + (uint64_t)(bucket * stored->arrays) * full +
-		          (uint64_t)k * pad((uint64_t)each * sizeof(float)) +
+		          (uint64_t)k * pad_to_block((uint64_t)each * sizeof(float)) +
 		          (uint64_t)(at - begin) * sizeof(float),
 		.n = begin + each - at < n ? begin + each - at : n,
 		.bucket = stored->bucket + bucket,
@@ -135,8 +139,8 @@ static bool find_state(const struct tess_offload_layout *s, const struct tess_we
 	return stored->has_state;
 }
 
-bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w, int32_t what,
-                     int64_t at, int64_t n, struct tess_stored_run *out)
+bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w,
+                       int32_t what, int64_t at, int64_t n, struct tess_stored_run *out)
 {
 	struct tess_run rest = tess_weight_get_kept(s->program, w, s->rank, TESS_REST);
 	struct tess_run state = tess_weight_get_kept(s->program, w, s->rank, TESS_STATE);
@@ -159,7 +163,7 @@ bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_we
 /* ---- files ----------------------------------------------------------------------------------- */
 
 tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
-                            struct tess_offload *out)
+                              struct tess_offload *out)
 {
 	struct tess_offload s = { .layout = *layout };
 	tess_status st = TESS_OK;
@@ -199,7 +203,8 @@ tess_status tess_offload_start(struct tess_offload *s, struct tess_transfer *t)
 	uint64_t width = t->what == TESS_WEIGHT ? tess_width(t->weight->dtype) : sizeof(float);
 	struct tess_stored_run run;
 
-	if (!tess_offload_find(&s->layout, t->weight, t->what, t->first, t->n, &run) || run.n < t->n)
+	if (!tess_offload_find(&s->layout, t->weight, t->what, t->first, t->n, &run) ||
+	    run.n < t->n)
 		return tess_fail(TESS_EBUG, "%s: its %s is not in a file, or not in one piece",
 		                 t->weight->name, get_value_name(t->what));
 	t->disk = s->disk[run.file];
@@ -226,7 +231,7 @@ void tess_offload_test(struct tess_offload *s)
 }
 
 tess_status tess_offload_move(struct tess_offload *s, const struct tess_weight *w, int32_t what,
-                            int64_t first, int64_t n, bool writes, void *memory)
+                              int64_t first, int64_t n, bool writes, void *memory)
 {
 	uint64_t width = what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
 	tess_status st = TESS_OK;

@@ -42,7 +42,7 @@ struct tess_offload_layout {
 
 /* Lays out the files of a rank, without opening them; memory in `arena`. TESS_ENOMEM. */
 tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
-                               struct tess_arena *arena, struct tess_offload_layout *out);
+                                 struct tess_arena *arena, struct tess_offload_layout *out);
 
 struct tess_stored_run { /* adjacent elements in a file */
 	int32_t file; /* TESS_REST, TESS_STATE */
@@ -54,8 +54,8 @@ struct tess_stored_run { /* adjacent elements in a file */
  * Finds elements [at, at + n) of what a rank keeps of a weight (`what`: TESS_WEIGHT, ...), or as
  * many of them as are adjacent. Returns false if they are in memory.
  */
-bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w, int32_t what,
-                     int64_t at, int64_t n, struct tess_stored_run *out);
+bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w,
+                       int32_t what, int64_t at, int64_t n, struct tess_stored_run *out);
 
 struct tess_offload {
 	struct tess_offload_layout layout;
@@ -64,7 +64,7 @@ struct tess_offload {
 
 /* Opens the files of a layout in the folders of weights and of state. Close it. */
 tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
-                            struct tess_offload *out);
+                              struct tess_offload *out);
 void tess_offload_close(struct tess_offload *s);
 
 struct tess_transfer { /* adjacent elements on their way between memory and a file */
@@ -83,6 +83,6 @@ tess_status tess_offload_wait(struct tess_transfer *t);
 void tess_offload_test(struct tess_offload *s);
 /* Moves elements and waits, in as many transfers as there are adjacent runs. */
 tess_status tess_offload_move(struct tess_offload *s, const struct tess_weight *w, int32_t what,
-                            int64_t first, int64_t n, bool writes, void *memory);
+                              int64_t first, int64_t n, bool writes, void *memory);
 
 #endif
