@@ -20,25 +20,27 @@ int64_t tess_offload_get_bucket(const struct tess_program *p)
 	return p->offload_bucket ? (int64_t)p->offload_bucket : TESS_OFFLOAD_BUCKET;
 }
 
+/* Ranks along dp decide alike, by the smallest of their shares: they gather in one order. */
 static bool is_large(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
-                     int32_t storage, uint64_t width)
+                     bool cut, uint64_t width)
 {
+	int64_t n = tess_weight_count_local(p, w, rank) / (cut ? tess_program_count_shards(p) : 1);
 	uint64_t min = p->offload_min ? p->offload_min : TESS_OFFLOAD_MIN;
 
-	return !w->table && (uint64_t)tess_weight_get_kept(p, w, rank, storage).len * width >= min;
+	return p->training && !w->table && (uint64_t)n * width >= min;
 }
 
 bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
 {
 	return w->rest_location == TESS_LOCATION_DISK &&
-	       is_large(p, w, rank, TESS_REST, tess_width(w->dtype));
+	       is_large(p, w, rank, w->rest_cut, tess_width(w->dtype));
 }
 
 bool tess_weight_has_stored_state(const struct tess_program *p, const struct tess_weight *w,
                                   int32_t rank)
 {
 	return w->state_location == TESS_LOCATION_DISK &&
-	       is_large(p, w, rank, TESS_STATE, sizeof(float));
+	       is_large(p, w, rank, w->state_cut, sizeof(float));
 }
 
 /* ---- where ----------------------------------------------------------------------------------- */
