@@ -3,9 +3,9 @@
  * move.
  *
  * In one file are weights at rest and their gradients, in the other masters and moments. Small
- * weights stay in memory, with their gradients and state: below TESS_OFFLOAD_MIN bytes, or what the
- * program has instead. The state of a weight is in buckets of TESS_OFFLOAD_BUCKET elements, likewise:
- * its master, if that is not the weight itself, then each moment.
+ * weights stay in memory, with their gradients and state: below TESS_OFFLOAD_MIN bytes, unless the
+ * program has a limit. The state of a weight is in buckets of TESS_OFFLOAD_BUCKET elements, or as
+ * many as the program has: its master, if that is not the weight itself, then each moment.
  */
 #ifndef TESS_NN_OFFLOAD_H
 #define TESS_NN_OFFLOAD_H
