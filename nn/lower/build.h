@@ -168,15 +168,16 @@ bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
 /* Waits for outstanding sums of gradients, after the records of a segment. */
 void build_finish_gradients(struct build *b);
-/* Starts the transfer of n elements of `what` of a weight, from `first` on: from `at` or to it. */
+/* Starts the transfer of n elements of `what` of a weight, from `first` on, to or from `at`. */
 struct tess_step *build_start_transfer(struct build *b, const struct tess_weight *w, int32_t what,
                                        bool writes, int64_t first, int64_t n,
                                        const struct value *at);
 /* Returns whether a weight is in temporary memory: it is cut at rest, or in a file. */
 bool build_is_gathered(const struct build *b, const struct tess_weight *w);
 /*
- * Gathers and fetches weights that are cut at rest, or in files (gather.c). The plan is made before the records; each
- * record is preceded by the gathers that it needs; *at is then bound to an element of w.
+ * Gathers weights that are sharded at rest, and fetches those in files (gather.c). The plan is made
+ * before the records; each record is preceded by the gathers that it needs; *at is then bound to an
+ * element of w.
  */
 void build_plan_gathers(struct build *b);
 void build_gather_weights(struct build *b);

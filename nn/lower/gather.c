@@ -4,7 +4,8 @@
  *
  * The weights of adjacent records, up to the bytes of a bucket, are gathered together as a run. The
  * gathers of the next run start before the records of this one, and overlap with them, if both are
- * in one segment. A share in a file is fetched one run earlier, to its place in the gathered weight.
+ * in one segment. A share in a file is fetched one run earlier, to its place in the gathered
+ * weight.
  */
 #include "nn/lower/build.h"
 #include "nn/program/storage.h"
