@@ -127,24 +127,35 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 	return tess_device_clear(&s->weights.device, "training", memory, bytes);
 }
 
+/* Opens the files of a rank, and loads its weights into them, or into memory. */
+static tess_status load_weights(struct tess_parameters *s, const struct tess_source *source,
+                                const struct tess_opened_device *device, int32_t moments,
+                                const char *const dir[2])
+{
+	const struct tess_program *p = s->program;
+	struct tess_offload_layout layout;
+	tess_status st = tess_offload_lay_out(p, s->rank, moments, &s->arena, &layout);
+
+	if (!st)
+		st = tess_offload_open(&layout, dir, &s->offload);
+	if (!st)
+		st = tess_rank_weights_load(p, source, s->rank, device, &s->offload, &s->weights);
+	s->weight_bytes = s->weights.bytes;
+	return st;
+}
+
 tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
                                  int32_t rank, const struct tess_opened_device *device,
                                  int32_t moments, const char *const dir[2],
                                  struct tess_parameters *out)
 {
 	struct tess_parameters s = { .program = p, .rank = rank };
-	struct tess_offload_layout layout;
-	tess_status st = tess_rank_weights_load(p, source, rank, device, &s.weights);
+	tess_status st = load_weights(&s, source, device, moments, dir);
 
-	if (st)
-		return st;
-	s.weight_bytes = s.weights.bytes;
 	s.each = TESS_NEW(&s.arena, struct tess_parameter, p->nweights);
-	st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors) : TESS_ENOMEM;
 	if (!st)
-		st = tess_offload_lay_out(p, rank, moments, &s.arena, &layout);
-	if (!st)
-		st = tess_offload_open(&layout, dir, &s.offload);
+		st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors)
+		            : TESS_ENOMEM;
 	if (!st) {
 		find_spans(&s);
 		s.state_bytes = (uint64_t)lay_out_state(&s, moments, NULL) * sizeof *s.state;
