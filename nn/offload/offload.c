@@ -99,6 +99,25 @@ static void place_stored_weight(struct tess_offload_layout *s, const struct tess
 	}
 }
 
+/* Places the gradient of a tied head: it may be apart from that of its table, nn/backward. */
+static void place_head_gradient(struct tess_offload_layout *s, const struct tess_weight *w)
+{
+	const struct tess_program *p = s->program;
+	struct tess_stored_weight *at = &s->weight[w->index];
+	int32_t first = 0;
+
+	while (p->weight[first]->table != w->table)
+		first++;
+	if (p->weight[first] != w || !tess_weight_is_fetched(p, w->table, s->rank) ||
+	    !is_trained(p, w->table))
+		return;
+	at->fetched = at->trained = true;
+	at->gradient =
+		take_extent(&s->bytes[TESS_REST],
+	                    (uint64_t)tess_weight_get_kept(p, w->table, s->rank, TESS_STATE).len *
+	                            sizeof(float));
+}
+
 tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
                                  struct tess_arena *arena, struct tess_offload_layout *out)
 {
@@ -109,7 +128,9 @@ tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int
 	if (!out->weight)
 		return TESS_ENOMEM;
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (!p->weight[i]->table)
+		if (p->weight[i]->table)
+			place_head_gradient(out, p->weight[i]);
+		else
 			place_stored_weight(out, p->weight[i], &buckets);
 	return TESS_OK;
 }
@@ -125,7 +146,7 @@ static bool find_rest(const struct tess_offload_layout *s, const struct tess_wei
 	out->bucket = -1;
 	out->offset = is_weight ? stored->weight + (uint64_t)at * tess_width(w->dtype)
 	                        : stored->gradient + (uint64_t)at * sizeof(float);
-	return stored->fetched && (is_weight || stored->trained);
+	return stored->fetched && (is_weight ? !w->table : stored->trained);
 }
 
 /* Finds elements of array k of the state. */
