@@ -232,8 +232,12 @@ struct tess_trainer_info {
 	uint64_t state_bytes;
 	/* Bytes allocated for values of a step. */
 	uint64_t step_bytes;
+	/* Bytes of this rank's file with offloaded weights and their gradients; 0: there is none. */
+	uint64_t weight_disk_bytes;
+	/* Bytes of its file with the offloaded state of the optimizer; 0: there is none. */
+	uint64_t state_disk_bytes;
 };
-TESS_TIGHT(tess_trainer_info, step_bytes);
+TESS_TIGHT(tess_trainer_info, state_disk_bytes);
 
 /* Fills in *out, up to out->size. Not collective; does not block. */
 void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out);

@@ -652,6 +652,8 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 		                           .gradient_bytes = t->parameters.gradient_bytes,
 		                           .state_bytes = t->parameters.state_bytes,
 		                           .step_bytes = t->memory.bytes };
+	info.weight_disk_bytes = t->parameters.offload.layout.bytes[TESS_REST];
+	info.state_disk_bytes = t->parameters.offload.layout.bytes[TESS_STATE];
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

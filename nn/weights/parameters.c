@@ -192,39 +192,10 @@ tess_status tess_parameters_reserve_gradients(struct tess_parameters *s,
 
 void tess_parameters_find_gradients(struct tess_parameters *s, const struct tess_rank_program *l)
 {
-	for (int32_t i = 0; i < s->program->nweights; i++)
+	for (int32_t i = 0; i < s->program->nweights; i++) {
+		s->each[i].has_gradient = l->gradient[i].ndim;
 		s->each[i].gradient = l->gradient[i].data;
-}
-
-tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_group *shards)
-{
-	const struct tess_program *p = s->program;
-	int32_t n = shards ? tess_group_size(shards) : 0;
-	uint64_t *counts = calloc((size_t)n + 1, sizeof *counts);
-	tess_status st = counts ? TESS_OK : TESS_ENOMEM;
-
-	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		const struct tess_weight *w = p->weight[i];
-		const struct tess_parameter *a = &s->each[i];
-		struct tess_coll c = { .size = sizeof c,
-			               .kind = TESS_ALL_GATHER,
-			               .dtype = w->dtype,
-			               .mem = s->weights.device.table->mem,
-			               .stream = s->weights.device.stream,
-			               .src = a->weight,
-			               .dst = a->weight,
-			               .count = (uint64_t)a->state.len,
-			               .recv_counts = counts,
-			               .where = w->name };
-
-		if (w->table || !a->trained || !w->state_cut || w->rest_cut)
-			continue;
-		for (int32_t q = 0; q < n; q++)
-			counts[q] = (uint64_t)tess_program_get_share(p, a->rest.len, q).len;
-		st = tess_group_run(shards, &c);
 	}
-	free(counts);
-	return st;
 }
 
 void tess_parameters_free(struct tess_parameters *s)
