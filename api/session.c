@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
+#include <tessera/style.h>
 
 /* ---- checkpoint and plan --------------------------------------------------------------------- */
 
@@ -41,6 +43,25 @@ static tess_status apply_defaults(struct tess_planned_model *p,
 	p->positions = choose_positions(settings, options);
 	json_decref(settings);
 	return st;
+}
+
+/* Sets where weights are between uses, and opens the files for reading. */
+static tess_status set_offload(const struct tess_session_options *options,
+                               struct tess_planned_model *p)
+{
+	if (!options || !TESS_HAS(options, tess_session_options, offload_weights) ||
+	    !options->offload_weights)
+		return TESS_OK;
+	if (options->offload_weights != 1)
+		return tess_fail(TESS_EINVAL, "offload_weights %d: use 0 or 1",
+		                 (int)options->offload_weights);
+	if (p->weights && p->weights != TESS_BF16)
+		return tess_fail(TESS_EINVAL,
+		                 "weights that are read before each use stay as in the files, and "
+		                 "not in %s; leave out --weights, or --offload-weights",
+		                 tess_dtype_name(p->weights));
+	p->rest_location = TESS_LOCATION_DISK;
+	return tess_checkpoint_reopen(p->checkpoint);
 }
 
 tess_status tess_planned_model_open(const char *dir, const struct tess_session_options *options,
@@ -72,6 +93,8 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 		st = tess_fail(TESS_EINVAL,
 		               "%s: products of dtype %d; use 0, TESS_F32 or TESS_BF16", dir,
 		               (int)p.math);
+	if (!st)
+		st = set_offload(options, &p);
 	if (!st)
 		st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
 	if (!st)
@@ -129,9 +152,11 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .math = p->math,
 		                               .values = p->values,
 		                               .nselected = nselected,
+		                               .rest_location = p->rest_location,
 		                               .logits_root = TESS_LOGITS_CUT };
+	tess_status st = tess_run_read_offload(&options.offload_min, &options.offload_bucket);
 
-	return record_checked(p, &options, out);
+	return st ? st : record_checked(p, &options, out);
 }
 
 tess_status tess_planned_model_record_training(const struct tess_planned_model *p,
@@ -270,6 +295,7 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 			                           .kv_dtype = s->model.kv_dtype,
 			                           .weights = mine.weights,
 			                           .math = mine.math,
+			                           .offload_weights = mine.offload_weights,
 			                           .kv_memory = mine.kv_memory,
 			                           .values = mine.values,
 			                           .stores_values = mine.values && !s->replica };
@@ -386,7 +412,8 @@ void tess_session_get_info(const struct tess_session *s, struct tess_session_inf
 		                           .step_bytes = memory.step,
 		                           .kv_used_bytes = room.used,
 		                           .kv_limit = room.limit,
-		                           .mapped_bytes = memory.mapped };
+		                           .mapped_bytes = memory.mapped,
+		                           .offloaded_bytes = memory.offloaded };
 	set_checkpoint_info(&s->model, tess_runner_vocabulary(s->runner),
 	                    tess_runner_positions(s->runner), &info);
 	copy_info(&info, out);

@@ -739,6 +739,34 @@ static tess_status read_source_tensor(void *self, const char *name, uint64_t at,
 	return tess_mxfp4_read(p->mxfp4, at / TESS_MXFP4_BYTES, bytes / TESS_MXFP4_BYTES, out);
 }
 
+tess_status tess_checkpoint_reopen(struct tess_checkpoint *c)
+{
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0; i < c->nparts && !st; i++)
+		if (c->part[i])
+			st = tess_safetensors_reopen(c->part[i]);
+	return st;
+}
+
+static void advise_source(void *self, const char *name, uint64_t at, uint64_t bytes, int32_t how)
+{
+	const struct parameter *p = find_listed_parameter(self, name);
+
+	if (p && p->mxfp4)
+		tess_mxfp4_advise(p->mxfp4, at / TESS_MXFP4_BYTES, bytes / TESS_MXFP4_BYTES, how);
+	else if (p)
+		tess_safetensors_advise(p->tensor->part, p->tensor->slice, at, bytes, how);
+}
+
+static tess_status check_source_file(void *self, const char *name)
+{
+	const struct parameter *p = find_listed_parameter(self, name);
+	tess_status st = p ? tess_safetensors_check(p->tensor->part) : TESS_OK;
+
+	return st || !p || !p->mxfp4 ? st : tess_safetensors_check(p->mxfp4->scales_part);
+}
+
 static void drop_source_pages(void *self, const void *data, uint64_t bytes)
 {
 	tess_checkpoint_drop(self, data, bytes);
@@ -761,6 +789,8 @@ struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c)
 		.has = has_source_tensor,
 		.read = read_source_tensor,
 		.drop = drop_source_pages,
+		.advise = advise_source,
+		.check = check_source_file,
 		.count = c->nparameters,
 		.at = get_source_name,
 		.unread =

@@ -80,6 +80,12 @@ void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uin
 tess_status tess_checkpoint_read(const struct tess_checkpoint *c, const char *name, uint64_t at,
                                  uint64_t bytes, void *out);
 
+/*
+ * Opens mapped files again, so that weights are read from them and not from their mapping. Call it
+ * before other threads use the checkpoint. TESS_EIO: a file has been replaced.
+ */
+tess_status tess_checkpoint_reopen(struct tess_checkpoint *c);
+
 /* Returns the checkpoint as a source for nn; valid until the checkpoint is closed. */
 struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c);
 

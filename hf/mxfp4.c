@@ -113,6 +113,12 @@ tess_status tess_mxfp4_read(const struct tess_mxfp4 *w, uint64_t first, uint64_t
 	return st;
 }
 
+void tess_mxfp4_advise(const struct tess_mxfp4 *w, uint64_t first, uint64_t n, int32_t how)
+{
+	tess_safetensors_advise(w->blocks_part, w->blocks, first * CODE_BYTES, n * CODE_BYTES, how);
+	tess_safetensors_advise(w->scales_part, w->scales, first, n, how);
+}
+
 /* ---- widen ----------------------------------------------------------------------------------- */
 
 /* Widens those of elements [first, first + n) that are inputs [lo, hi) of an expert. */

@@ -25,6 +25,8 @@ tess_status tess_mxfp4_check(const struct tess_mxfp4 *w);
  * drops their mapped pages. TESS_ENOTSUP: with a scale some values are not finite.
  */
 tess_status tess_mxfp4_read(const struct tess_mxfp4 *w, uint64_t first, uint64_t n, void *out);
+/* Advises how blocks of open files will be used: TESS_ADVISE_... of nn/program/source.h. */
+void tess_mxfp4_advise(const struct tess_mxfp4 *w, uint64_t first, uint64_t n, int32_t how);
 
 /* Reads elements [first, first + n) of the weight as f32 [experts, inputs, outputs]. */
 tess_status tess_mxfp4_widen(const struct tess_mxfp4 *w, uint64_t first, uint64_t n, float *out);

@@ -6,6 +6,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "hf/file_dtype.h"
+#include "nn/program/source.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
+enum { AHEAD_BYTES = 128 << 10 }; /* bytes of an advice to read ahead */
 enum { FAULT_AROUND_BYTES = 64 << 10 }; /* bytes that Linux maps around a page fault */
 enum { UNMAP_THREADS_MAX = 4, UNMAP_BYTES = 256 << 20 }; /* minimum bytes per thread */
 
@@ -33,7 +35,8 @@ struct tess_safetensors {
 	const char *path;
 	void *map; /* the file */
 	const unsigned char *bytes; /* the complete file, mapped or the caller's; else its header */
-	int fd; /* open if data are read, not mapped; else -1 */
+	int fd; /* open if data are read; else -1 */
+	struct stat about; /* of the file, as it was opened */
 	uint64_t len, data_start;
 	size_t n, capacity;
 	struct tess_slice *slice; /* sorted by name; malloc'ed */
@@ -425,12 +428,11 @@ static tess_status map_whole_file(struct tess_safetensors *f, int fd)
 /* Maps the file, or reads only its header. */
 static tess_status load_tensors(struct tess_safetensors *f, int fd, bool header)
 {
-	struct stat about;
 	tess_status st;
 
-	if (fstat(fd, &about) || !S_ISREG(about.st_mode))
+	if (fstat(fd, &f->about) || !S_ISREG(f->about.st_mode))
 		return tess_fail(TESS_EINVAL, "%s: not a regular file", f->path);
-	f->len = (uint64_t)about.st_size;
+	f->len = (uint64_t)f->about.st_size;
 	if (header)
 		return read_header_only(f, fd);
 	st = map_whole_file(f, fd);
@@ -475,10 +477,72 @@ tess_status tess_safetensors_read(const struct tess_safetensors *f, const struct
 	if (at > s->bytes || bytes > s->bytes - at || (!s->data && f->fd < 0))
 		return tess_fail(TESS_EBUG, "%s: tensor %s: its data cannot be read", f->path,
 		                 s->name);
-	if (!s->data)
+	if (f->fd >= 0)
 		return read_bytes(f, f->fd, f->data_start + s->begin + at, bytes, out);
 	memcpy(out, (const char *)s->data + at, bytes);
 	return TESS_OK;
+}
+
+/* ---- open files ---------------------------------------------------------------------- */
+
+static tess_status fail_changed(const struct tess_safetensors *f)
+{
+	return tess_fail(TESS_EIO,
+	                 "%s: has changed since it was opened; its weights are read before each "
+	                 "use, so it must stay as it is: start again",
+	                 f->path);
+}
+
+static bool is_unchanged(const struct stat *a, const struct stat *b)
+{
+	return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+	       a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+tess_status tess_safetensors_check(const struct tess_safetensors *f)
+{
+	struct stat now;
+
+	if (f->fd < 0)
+		return TESS_OK;
+	if (fstat(f->fd, &now))
+		return tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
+	return is_unchanged(&f->about, &now) ? TESS_OK : fail_changed(f);
+}
+
+tess_status tess_safetensors_reopen(struct tess_safetensors *f)
+{
+	struct stat now;
+
+	if (f->fd >= 0 || !f->map)
+		return TESS_OK;
+	f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (f->fd < 0)
+		return tess_file_fail_open(f->path);
+	if (fstat(f->fd, &now) || now.st_dev != f->about.st_dev || now.st_ino != f->about.st_ino)
+		return fail_changed(f);
+	return tess_safetensors_check(f);
+}
+
+void tess_safetensors_advise(const struct tess_safetensors *f, const struct tess_slice *s,
+                             uint64_t at, uint64_t bytes, int32_t how)
+{
+	uint64_t lo = f->data_start + s->begin + at, hi = lo + bytes;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first;
+
+	if (how == TESS_ADVISE_ROWS && s->data) {
+		first = (uintptr_t)s->data + at;
+		madvise((void *)(first / page * page), bytes + first % page, MADV_RANDOM);
+	}
+	if (f->fd < 0)
+		return;
+	if (how == TESS_ADVISE_DONE)
+		posix_fadvise(f->fd, (off_t)lo, (off_t)bytes, POSIX_FADV_DONTNEED);
+	/* Linux reads no more of a range than its window for reading ahead */
+	for (; how == TESS_ADVISE_SOON && lo < hi; lo += AHEAD_BYTES)
+		posix_fadvise(f->fd, (off_t)lo,
+		              (off_t)(hi - lo < AHEAD_BYTES ? hi - lo : AHEAD_BYTES),
+		              POSIX_FADV_WILLNEED);
 }
 
 const char *tess_safetensors_path(const struct tess_safetensors *f)

@@ -51,6 +51,21 @@ const char *tess_safetensors_get_metadata(const struct tess_safetensors *f, cons
 /* Removes the first `n` bytes from each name; they must be equal in all names. Keeps the order. */
 void tess_safetensors_strip_names(struct tess_safetensors *f, size_t n);
 
+/*
+ * Opens a mapped file again, from which tess_safetensors_read then reads, so that a truncated file
+ * is an error. Call it before other threads use the file. Does nothing if it is open. TESS_EIO:
+ * another file has its path now.
+ */
+tess_status tess_safetensors_reopen(struct tess_safetensors *f);
+/*
+ * TESS_EIO: an open file has other bytes, or another time of its last change, than when it was
+ * opened first. A file that is not open is not checked.
+ */
+tess_status tess_safetensors_check(const struct tess_safetensors *f);
+/* Advises how bytes of a tensor of an open file will be used: TESS_ADVISE_... of source.h. */
+void tess_safetensors_advise(const struct tess_safetensors *f, const struct tess_slice *s,
+                             uint64_t at, uint64_t bytes, int32_t how);
+
 /* Copies bytes [at, at + bytes) of a tensor. TESS_EIO: the file has become shorter. */
 tess_status tess_safetensors_read(const struct tess_safetensors *f, const struct tess_slice *s,
                                   uint64_t at, uint64_t bytes, void *out);

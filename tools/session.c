@@ -76,6 +76,8 @@ const struct tess_tool_option tess_tool_memory_options[] = {
 const struct tess_tool_option tess_tool_compute_options[] = {
 	{ "kv-memory", "SIZE", "KV cache per rank, as in 512M or 4G (default: free memory)",
 	  AT(kv_memory) },
+	{ "offload-weights", NULL,
+	  "read large weights from the checkpoint before each use, not into memory", AT(offload) },
 	{ "math", NULL, "dtype of linear products; bf16 rounds their inputs (default: f32)",
 	  AT(math), .lo = TESS_F32, .hi = TESS_BF16, .get_name = get_float_name },
 	{ 0 },
@@ -185,7 +187,8 @@ struct tess_session_options tess_tool_get_session_options(const struct tess_tool
 		                              .kv_memory = s->kv_memory,
 		                              .positions = s->positions,
 		                              .weights = s->weights,
-		                              .math = s->math };
+		                              .math = s->math,
+		                              .offload_weights = s->offload };
 }
 
 tess_status tess_tool_check_session(struct tess_tool_session *s, struct tess_session_info *out)

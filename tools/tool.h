@@ -173,7 +173,7 @@ struct tess_tool_session { /* the input of a session or a trainer, from the opti
 	struct tess_tool_list overrides;
 	int32_t ranks, threads, kv_dtype, math, weights, positions;
 	uint64_t kv_memory; /* bytes; 0: derived from the free memory */
-	bool ignore_unexpected;
+	bool ignore_unexpected, offload;
 };
 /* Options that set a struct tess_tool_session. */
 extern const struct tess_tool_option tess_tool_mesh_options[]; /* -n, --mesh, --device */

@@ -63,8 +63,13 @@ struct tess_session_options {
 	/* Pattern of the modules whose outputs steps keep for tess_session_take_values, as in
 	 * plans: "model.layers.*.mlp"; "*" alone: all modules. NULL: none. */
 	const char *values;
+	/* 1: large weights are not kept in memory, but read from the checkpoint's files before each
+	 * use; tables of embeddings by rows. The bits stay the same. Only on devices of host memory
+	 * (TESS_ENOTSUP), and without TESS_Q8, TESS_BF12, TESS_MXFP4 in `weights`. */
+	int32_t offload_weights;
+	int32_t reserved;
 };
-TESS_TIGHT(tess_session_options, values);
+TESS_TIGHT(tess_session_options, reserved);
 
 /*
  * Opens a Hugging Face directory on a mesh: checks the plan, then reads the shards of this rank.
@@ -109,8 +114,11 @@ struct tess_session_info {
 	uint64_t kv_limit;
 	/* Bytes of weights that are read in place from the files of the checkpoint. */
 	uint64_t mapped_bytes;
+	/* Bytes of weights that are read from the files in each step, since the session offloads
+	 * weights; of experts those that the rows of the step request. */
+	uint64_t offloaded_bytes;
 };
-TESS_TIGHT(tess_session_info, mapped_bytes);
+TESS_TIGHT(tess_session_info, offloaded_bytes);
 
 /* Fills in *out, up to out->size. Not collective; does not block. */
 void tess_session_get_info(const struct tess_session *s, struct tess_session_info *out);

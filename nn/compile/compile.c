@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "nn/backward/backward.h"
+#include "nn/compile/fetched.h"
 #include "nn/compile/pipeline.h"
 #include "nn/compile/values.h"
 #include "nn/program/compressed.h"
@@ -39,6 +40,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && r->options->values)
 		tess_values_record(r);
 	tess_pipeline_cut(r, nforward);
+	tess_program_place_fetched(r);
 	if (!r->status && r->options->weights)
 		st = tess_program_compress(r->p, r->options->weights);
 	if (!r->status && !st && r->options->math == TESS_BF16)

@@ -99,15 +99,32 @@ static tess_status open_kv_cache(struct tess_runner *s)
 	return tess_kv_cache_new(&parts, &s->kv);
 }
 
+/* Loads weights, and opens the files of those that are read before each use. */
+static tess_status open_weights(struct tess_runner *s)
+{
+	const struct tess_program *p = s->programs.first->program;
+	const struct tess_source *source = s->parts.source;
+	tess_status st =
+		tess_rank_weights_load(p, source, s->rank, &s->device, NULL, &s->weights);
+
+	if (!st)
+		st = tess_fetcher_open(p, source, s->rank, &s->weights, find_free_memory(s) / 2,
+		                       &s->groups.fetcher);
+	return st;
+}
+
 static tess_status open_runner(struct tess_runner *s)
 {
 	const struct tess_runner_parts *parts = &s->parts;
 	struct tess_shaped_program *k;
 	const struct tess_device *device = NULL;
 	const struct tess_shape one_row = { .ntokens = 1, .nselected = 1 };
-	int32_t index = -1;
+	int32_t index = -1, rest = parts->offload_weights ? TESS_LOCATION_DISK : 0;
+	uint64_t min = 0, bucket = 0;
 	tess_status st = tess_run_read_options(&s->check, &s->groups.graphs);
 
+	if (!st)
+		st = tess_run_read_offload(&min, &bucket);
 	s->pattern = parts->values ? strdup(parts->values) : NULL;
 	if (!st && parts->values && !s->pattern)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
@@ -124,6 +141,9 @@ static tess_status open_runner(struct tess_runner *s)
 			                                            .kv_dtype = parts->kv_dtype,
 			                                            .weights = parts->weights,
 			                                            .math = parts->math,
+			                                            .rest_location = rest,
+			                                            .offload_min = min,
+			                                            .offload_bucket = bucket,
 			                                            .values = s->pattern,
 			                                            .check = s->check,
 			                                            .device = device };
@@ -155,8 +175,7 @@ static tess_status open_runner(struct tess_runner *s)
 		return st;
 	st = tess_device_attach(&s->device, &parts->mesh, s->rank, parts->group, parts->along);
 	if (!st)
-		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->rank,
-		                            &s->device, NULL, &s->weights);
+		st = open_weights(s);
 	st = tess_group_agree_status(parts->all, st, "weights");
 	if (st)
 		return st;
@@ -205,6 +224,7 @@ void tess_runner_free(struct tess_runner *s)
 	if (!s)
 		return;
 	tess_sends_abandon(&s->sends);
+	tess_fetcher_settle(s->groups.fetcher);
 	tess_device_drain(&s->device);
 	tess_programs_close_graphs(&s->programs);
 	tess_chooser_close(s);
@@ -218,6 +238,7 @@ void tess_runner_free(struct tess_runner *s)
 	free(s->logits);
 	tess_value_store_clear(&s->values);
 	free(s->pattern);
+	tess_fetcher_close(s->groups.fetcher);
 	tess_rank_weights_free(&s->weights);
 	tess_check_close_group(s->groups.stage, s->parts.group);
 	tess_programs_free(&s->programs);

@@ -39,6 +39,8 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	int32_t kv_dtype; /* dtype of the KV cache: TESS_F32, TESS_BF16; 0: the device's default */
 	int32_t weights; /* linear weights in memory: 0: as in the files; TESS_Q8, ... */
 	int32_t math; /* dtype of linear products: 0 or TESS_F32; TESS_BF16, with bf16 weights */
+	/* large weights are read from the checkpoint's files before each use: nn/weights/fetch.h */
+	bool offload_weights;
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
 	const char *values; /* see tess_session_options; copied; NULL: none */
 	bool stores_values; /* the values of steps are stored; false: of another replica */
@@ -171,8 +173,9 @@ int64_t tess_runner_get_prompt_rows(const struct tess_runner *s);
 /* Returns the maximum length of a sequence; 0: no limit. */
 int64_t tess_runner_positions(const struct tess_runner *s);
 
-struct tess_runner_memory { /* bytes allocated on this rank, and of weights that stay in files */
-	uint64_t weights, cache, step, mapped;
+/* bytes allocated on this rank, and of weights that stay in files: mapped, or read in each step */
+struct tess_runner_memory {
+	uint64_t weights, cache, step, mapped, offloaded;
 };
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s);
 

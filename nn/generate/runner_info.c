@@ -4,7 +4,8 @@
 #include "core/world/group.h"
 #include "nn/generate/runner_state.h"
 
-enum { PROMPT_ROWS = 512 };
+/* a step of prompts reads all offloaded weights once */
+enum { PROMPT_ROWS = 512, OFFLOADED_PROMPT_ROWS = 2048 };
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
@@ -85,7 +86,9 @@ int64_t tess_runner_get_prompt_rows(const struct tess_runner *s)
 {
 	int64_t rows = s->device.table->prompt_rows, stages = s->programs.first->program->nstages;
 
-	rows = rows > 0 ? rows : PROMPT_ROWS;
+	rows = rows > 0                   ? rows
+	       : s->parts.offload_weights ? OFFLOADED_PROMPT_ROWS
+	                                  : PROMPT_ROWS;
 	return stages > 1 ? tess_up(rows, 2 * stages) : rows;
 }
 
@@ -115,7 +118,9 @@ struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)
 	for (int32_t i = 0; i < s->ahead; i++)
 		bytes += s->step[i].bytes;
 	return (struct tess_runner_memory){ s->weights.bytes, tess_kv_cache_get_usage(s->kv).bytes,
-		                            bytes, s->weights.mapped };
+		                            bytes, s->weights.mapped,
+		                            tess_fetched_count_bytes(s->programs.first->program,
+		                                                     s->rank) };
 }
 
 const struct tess_weight_decision *tess_runner_get_weights(const struct tess_runner *s, int32_t *n)

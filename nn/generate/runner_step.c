@@ -288,6 +288,8 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 		st = write_step_inputs(s, rows, n, k);
 	if (!st && chosen)
 		st = tess_chooser_feed(s);
+	if (!st)
+		st = tess_fetcher_begin_step(s->groups.fetcher);
 	began = tess_now();
 	if (!st)
 		st = run_program(s, k);

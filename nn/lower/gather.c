@@ -52,6 +52,15 @@ static int64_t count_local_elements(const struct build *b, const struct tess_wei
 	return tess_weight_count_local(b->p, w, b->l->rank);
 }
 
+/*
+ * Returns whether the weights of a record are fetched when it is known which experts its rows
+ * request, and only these. In training all are fetched, ahead of the record.
+ */
+static bool is_fetched_on_request(const struct build *b, const struct tess_record *rec)
+{
+	return !b->p->training && rec->kind == TESS_OP_EXPERTS;
+}
+
 /* ---- the plan -------------------------------------------------------------------------------- */
 
 /* Adds the weights of a record that the last run lacks, or all; returns their bytes. */
@@ -89,6 +98,7 @@ static void plan_runs(struct build *b, int32_t nuses)
 	}
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		bool reads = p->record[i]->kind != TESS_REC_GRADIENT &&
+		             !is_fetched_on_request(b, p->record[i]) &&
 		             build_has_record(b, p->record[i]);
 		bool alone = !g->nruns || !build_is_one_segment(b, g->run[g->nruns - 1].first, i);
 		uint64_t more = reads ? add_weights(b, p->record[i], alone, false) : 0;
@@ -261,11 +271,48 @@ static bool follows_run(const struct build_gathers *g, int32_t i)
 	return i < g->nruns && !g->run[i].alone;
 }
 
+/* Fetches the experts that the rows of the current record request, and waits for them. */
+static void fetch_requested(struct build *b)
+{
+	const struct tess_record *rec = b->p->record[b->record];
+	const struct value *routing = build_get_value(b, rec->in[1]);
+	struct build_gathers *g = b->gathers;
+
+	if (!build_get_value(b, rec->in[0])->rows)
+		return;
+	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
+		const struct tess_weight *w = rec->weight[i];
+		struct tess_step *s;
+
+		if (!is_fetched(b, w))
+			continue;
+		g->value[w->index] = add_room(b, w);
+		s = g->start[w->index] = fetch_weight(b, w, &g->value[w->index]);
+		s->transfer.rows = routing->rows;
+		s->transfer.row_stride = routing->row_stride;
+		build_add_pointer(b, (void **)(uintptr_t)&s->transfer.routing, routing);
+	}
+	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
+		int32_t w = rec->weight[i]->index;
+
+		if (!g->start[w])
+			continue;
+		build_add_wait(b, g->start[w]);
+		build_keep_value(b, &g->value[w]);
+		build_keep_value(b, routing);
+		g->start[w] = NULL;
+	}
+}
+
 void build_gather_weights(struct build *b)
 {
 	struct build_gathers *g = b->gathers;
 	int32_t i = g->next;
 
+	if (is_fetched_on_request(b, b->p->record[b->record])) {
+		fetch_requested(b);
+		return;
+	}
 	if (i == g->nruns || g->run[i].first != b->record)
 		return;
 	if (g->run[i].alone) {

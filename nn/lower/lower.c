@@ -201,7 +201,7 @@ static void lower_records(struct build *b, struct value *dense)
 		if (!build_has_record(b, rec) || (b->wanted && !b->wanted[b->record]))
 			continue;
 		enter_record(b, rec);
-		if (p->training)
+		if (b->gathers)
 			build_gather_weights(b);
 		lower_record(b, rec);
 		if (p->check && !b->status)
@@ -313,7 +313,7 @@ static tess_status lower_program(const struct tess_program *p, int32_t rank,
 		alloc_values(&b);
 	if (!b.status && p->training)
 		build_place_gradients(&b);
-	if (!b.status && p->training)
+	if (!b.status && (p->training || p->rest_location == TESS_LOCATION_DISK))
 		build_plan_gathers(&b);
 	lower_records(&b, values);
 	set_stage_result(&b, &l->loss, p->loss, p->loss_stage);

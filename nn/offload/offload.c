@@ -27,7 +27,7 @@ static bool is_large(const struct tess_program *p, const struct tess_weight *w, 
 	int64_t n = tess_weight_count_local(p, w, rank) / (cut ? tess_program_count_shards(p) : 1);
 	uint64_t min = p->offload_min ? p->offload_min : TESS_OFFLOAD_MIN;
 
-	return p->training && !w->table && (uint64_t)n * width >= min;
+	return !w->table && (uint64_t)n * width >= min;
 }
 
 bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
@@ -39,7 +39,7 @@ bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weig
 bool tess_weight_has_stored_state(const struct tess_program *p, const struct tess_weight *w,
                                   int32_t rank)
 {
-	return w->state_location == TESS_LOCATION_DISK &&
+	return p->training && w->state_location == TESS_LOCATION_DISK &&
 	       is_large(p, w, rank, w->state_cut, sizeof(float));
 }
 

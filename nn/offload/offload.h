@@ -23,7 +23,10 @@ uint64_t tess_offload_pad(uint64_t bytes);
 /* Returns the location that an option names: NULL, "host" or a folder. */
 int32_t tess_location_parse(const char *option);
 
-/* Returns whether a rank's weight at rest, and its gradient, are in a file: fetched before use. */
+/*
+ * Returns whether a rank's weight at rest, and its gradient, are in a file: fetched before use. In
+ * inference these are files of the checkpoint.
+ */
 bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w,
                             int32_t rank);
 /* Returns whether a rank's moments of a weight, and its master if it has one, are in a file. */
@@ -77,8 +80,16 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	int64_t first, n;
 	bool writes;
 	void *memory; /* the first element; borrowed until the wait has returned */
+	/*
+	 * of experts in inference: f32 [rows, experts of the rank]; those that are 0 in all rows are
+	 * not read. NULL: all are. Borrowed like the memory
+	 */
+	const float *routing;
+	int64_t rows, row_stride;
 	struct tess_disk *disk; /* private, as what follows */
 	struct tess_disk_request request;
+	struct tess_transfer *after; /* in the queue of a fetcher (nn/weights/fetch.h) */
+	bool done;
 };
 /* Starts a transfer; its elements must be adjacent in a file. Does not block for long. */
 tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t);

@@ -7,6 +7,12 @@
 #include <string.h>
 #include <tessera/device.h>
 
+enum {
+	TESS_ADVISE_SOON, /* read() will read it soon: reading from the disk begins */
+	TESS_ADVISE_DONE, /* it will not be read soon: its pages leave the page cache */
+	TESS_ADVISE_ROWS /* a few rows will be accessed in the mapping */
+};
+
 struct tess_source {
 	void *self;
 	const char *name; /* for messages: the directory */
@@ -23,6 +29,16 @@ struct tess_source {
 	tess_status (*read)(void *self, const char *name, uint64_t at, uint64_t bytes, void *out);
 	/* Drops mapped pages of these bytes, which will not be read again soon. */
 	void (*drop)(void *self, const void *data, uint64_t bytes);
+	/*
+	 * Advises how bytes [at, at + bytes) of a parameter will be used: TESS_ADVISE_... NULL: no
+	 * advice is taken. Does not block for long.
+	 */
+	void (*advise)(void *self, const char *name, uint64_t at, uint64_t bytes, int32_t how);
+	/*
+	 * TESS_EIO: the file of a parameter has changed since it was opened; the message has its
+	 * path. NULL: it cannot.
+	 */
+	tess_status (*check)(void *self, const char *name);
 	/* Returns whether find() finds a name; NULL: every parameter has its own name in files. */
 	bool (*has)(void *self, const char *name);
 	/* The names of all stored parameters, in order; i < count. */

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+/* of inference: elements of a run of weights that are read from files, and bytes of each */
+enum { FETCHED_ELEMENTS = 1 << 20, FETCHED_BYTES = 32 };
+
 tess_status tess_mesh_shape_train(const struct tess_mesh_shape *s, struct tess_mesh_shape *out,
                                   int32_t *shards)
 {
@@ -41,6 +44,10 @@ struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, 
 
 uint64_t tess_program_get_bucket(const struct tess_program *p)
 {
+	uint64_t elements = p->offload_bucket ? p->offload_bucket : FETCHED_ELEMENTS;
+
+	if (!p->training)
+		return FETCHED_BYTES * elements;
 	return p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES;
 }
 

@@ -13,10 +13,11 @@ const struct tess_option tess_run_options[] = {
 	  "1: compare all bytes of weights, and after each module the values that must be "
 	  "equal on all ranks; find NaN and Inf" },
 	{ "offload_min", "65536",
-	  "bytes of a rank's part of a weight from which on an option of training that moves "
-	  "weights or state to files moves it" },
+	  "bytes of a rank's part of a weight from which on an option that moves weights or "
+	  "state to files moves it" },
 	{ "offload_bucket", "1048576",
-	  "elements of the optimizer's state in files that are read, changed and written at once" },
+	  "elements of the optimizer's state in files that are read, changed and written at once; "
+	  "generation reads weights ahead in parts of 32 times as many bytes" },
 	{ "graphs", "calls",
 	  "steps of few rows as device graphs: calls (including group calls, if the backend "
 	  "can), ops, or none" },
@@ -45,6 +46,20 @@ tess_status tess_run_read_options(bool *check, int32_t *graphs)
 		st = tess_option_get_int("check", 0, 1, &value);
 	*check = value;
 	return st ? st : read_graphs_option(graphs);
+}
+
+tess_status tess_run_read_offload(uint64_t *min, uint64_t *bucket)
+{
+	int64_t bytes = 0, elements = 0;
+	tess_status st = tess_option_add("nn/run/options.c", tess_run_options);
+
+	if (!st)
+		st = tess_option_get_int("offload_min", 1, INT64_MAX, &bytes);
+	if (!st)
+		st = tess_option_get_int("offload_bucket", 1, 1 << 28, &elements);
+	*min = (uint64_t)bytes;
+	*bucket = (uint64_t)elements;
+	return st;
 }
 
 tess_status tess_run_check_options(int32_t threads, int32_t weights)

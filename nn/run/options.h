@@ -13,6 +13,9 @@ extern const struct tess_option tess_run_options[];
 /* Reads TESSERA_CHECK and TESSERA_GRAPHS. TESS_EINVAL: an unknown value. */
 tess_status tess_run_read_options(bool *check, int32_t *graphs);
 
+/* Reads TESSERA_OFFLOAD_MIN and TESSERA_OFFLOAD_BUCKET. TESS_EINVAL: not such a number. */
+tess_status tess_run_read_offload(uint64_t *min, uint64_t *bucket);
+
 /*
  * Checks TESSERA_DEVICE, TESSERA_THREADS (unless `threads` is given), TESSERA_CHECK and
  * TESSERA_LAYOUT before there is a group, and that the device has `weights` (0, TESS_Q8,

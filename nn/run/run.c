@@ -65,6 +65,11 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 	struct tess_group *g = s->kind == TESS_STEP_TRANSFER ? NULL : get_step_group(groups, s);
 	tess_status st;
 
+	if (s->kind == TESS_STEP_TRANSFER && groups->fetcher) {
+		/* it may be waited for in another call */
+		tess_fetcher_start(groups->fetcher, &s->transfer);
+		return TESS_OK;
+	}
 	if (s->kind == TESS_STEP_TRANSFER)
 		st = tess_offload_start(groups->offload, &s->transfer);
 	else if (s->kind == TESS_STEP_SUM)
@@ -80,8 +85,9 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 }
 
 /* Abandons steps after a failure: other ranks may be reading memory that the caller frees. */
-static void abandon_under_way(struct tess_step *s)
+static void abandon_under_way(struct tess_step *s, const struct tess_run_groups *groups)
 {
+	tess_fetcher_settle(groups->fetcher);
 	for (; s; s = s->under_way)
 		if (s->kind == TESS_STEP_TRANSFER)
 			tess_offload_wait(&s->transfer);
@@ -92,8 +98,11 @@ static void abandon_under_way(struct tess_step *s)
 }
 
 static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_device *d,
+                                 const struct tess_run_groups *groups,
                                  struct tess_step **under_way)
 {
+	if (s->kind == TESS_STEP_TRANSFER && groups->fetcher)
+		return tess_fetcher_wait(groups->fetcher, &s->transfer);
 	while (*under_way != s)
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
@@ -133,7 +142,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 	case TESS_STEP_TRANSFER:
 		return start_step(s, d, groups, under_way);
 	case TESS_STEP_WAIT:
-		return wait_for_step(s->of, d, under_way);
+		return wait_for_step(s->of, d, groups, under_way);
 	case TESS_STEP_CHECK:
 		return run_check_step(s->check, d, groups->stage);
 	default:
@@ -226,7 +235,7 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 	}
 	tess_compute_spans_end(&spans);
 	if (st)
-		abandon_under_way(under_way);
+		abandon_under_way(under_way, groups);
 	tess_thread_state_restore(&before);
 	return st;
 }
@@ -289,7 +298,7 @@ tess_status tess_rank_program_run_segment(const struct tess_rank_program *l,
 	}
 	tess_compute_spans_end(&spans);
 	if (st)
-		abandon_under_way(under_way);
+		abandon_under_way(under_way, groups);
 	tess_thread_state_restore(&before);
 	return st;
 }

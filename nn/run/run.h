@@ -7,6 +7,7 @@
 #include "nn/run/profile.h"
 #include "nn/run/sends.h"
 #include "nn/weights/device.h"
+#include "nn/weights/fetch.h"
 
 enum { TESS_GRAPHS_NONE, TESS_GRAPHS_OPS, TESS_GRAPHS_CALLS };
 
@@ -17,6 +18,7 @@ struct tess_run_groups { /* borrowed */
 	/* ranks along dp that keep the shares of one copy of weights; NULL: all ranks along it */
 	struct tess_group *shards;
 	struct tess_offload *offload; /* weights, gradients and state in files; NULL: none */
+	struct tess_fetcher *fetcher; /* of inference: executes all transfers; NULL: none */
 	int64_t *waited; /* accumulates the ns of collectives; NULL: not measured */
 	struct tess_profile *profile; /* measures each step, without graphs; NULL: none */
 	int32_t graphs; /* TESS_GRAPHS_... */

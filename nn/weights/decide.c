@@ -154,6 +154,12 @@ static bool is_in_file(const struct tess_parts *l, const struct tess_weight *w)
 	return tess_weight_is_fetched(l->p, w, l->rank);
 }
 
+/* Returns whether a weight of inference would be in a file if it were larger. */
+static bool is_kept_small(const struct tess_parts *l, const struct tess_weight *w)
+{
+	return !l->p->training && w->rest_location == TESS_LOCATION_DISK;
+}
+
 /* Finds why the weight cannot stay in the checkpoint's mapping, even for a while; NULL: it can. */
 static tess_status find_obstacle(struct tess_parts *l, const struct tess_device *device,
                                  const struct tess_weight_decision *d, const char **reason)
@@ -163,6 +169,7 @@ static tess_status find_obstacle(struct tess_parts *l, const struct tess_device 
 	tess_status st;
 
 	*reason = is_in_file(l, w)           ? "offloaded between uses"
+	          : is_kept_small(l, w)      ? "too small to be offloaded"
 	          : w->rest_cut              ? "cut along dp at rest"
 	          : l->p->training           ? "training changes it"
 	          : device->mem != TESS_HOST ? "the device has memory of its own"
@@ -240,7 +247,7 @@ tess_status tess_weights_decide(struct tess_parts *l, const struct tess_device *
 	list = calloc((size_t)p->nweights + 1, sizeof *list);
 	if (!list)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	if (panels && !p->training)
+	if (panels && !p->training && p->rest_location != TESS_LOCATION_DISK)
 		mark_panels(p, list);
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		list[i].weight = p->weight[i];

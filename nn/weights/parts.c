@@ -8,6 +8,9 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
+/* bytes between ranges of a part that are read ahead with these, for other ranks of the host */
+enum { GAP_BYTES = 64 << 10 };
+
 /* Returns the offset of element (i, k) in bytes. */
 static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
 {
@@ -76,27 +79,77 @@ tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, i
 	return st;
 }
 
-/* Copies a range of a row of the full matrix to `to`; `row` and `col`: its pieces. */
-static tess_status read_run(struct tess_parts *l, const struct tess_part *p, int64_t row,
-                            int64_t at_row, int64_t col, int64_t at_col, uint64_t bytes, void *to)
+struct taken_run { /* a range of the bytes of a tensor */
+	const struct tess_part_file *file;
+	uint64_t at, bytes;
+};
+
+/* What is done with each range of a part: it is copied, or found with its neighbours. */
+struct taker {
+	struct tess_parts *parts;
+	const struct tess_part *part;
+	char *to; /* for copies; NULL: finds */
+	int32_t advice;
+	struct taken_run last; /* the ranges that were found last */
+};
+
+/* Gives the advice for the ranges that were found last. */
+static void advise_last(struct taker *t)
 {
+	const struct tess_source *source = t->parts->source;
+
+	if (t->last.bytes && source->advise)
+		source->advise(source->self, t->last.file->name, t->last.at, t->last.bytes,
+		               t->advice);
+	t->last.bytes = 0;
+}
+
+/* Joins a range to those before it, if the gap is small. */
+static void find_run(struct taker *t, const struct tess_part_file *f, uint64_t at, uint64_t bytes)
+{
+	uint64_t end = t->last.at + t->last.bytes;
+
+	if (!t->last.bytes || t->last.file != f || at < end || at - end > GAP_BYTES) {
+		advise_last(t);
+		t->last = (struct taken_run){ f, at, 0 };
+	}
+	t->last.bytes = at + bytes - t->last.at;
+}
+
+/* Takes a range of a row of the full matrix; `row` and `col`: its pieces. */
+static tess_status take_run(struct taker *t, int64_t row, int64_t at_row, int64_t col,
+                            int64_t at_col, uint64_t bytes)
+{
+	const struct tess_parts *l = t->parts;
+	const struct tess_part *p = t->part;
 	const struct tess_part_file *f = p->file;
 	int64_t before;
+	tess_status st = TESS_OK;
+	uint64_t at;
 
 	if (p->nfiles > 1) { /* each piece is a file: count from its start */
 		f += p->out ? col : row;
 		tess_dim_get_piece(p->w->dim[p->axis + p->out], f - p->file, &before);
 		*(p->out ? &at_col : &at_row) -= before;
 	}
-	return tess_source_read(l->source, f->name, &f->view,
-	                        f->at + get_element_offset(&f->view, at_row, at_col), bytes, to);
+	at = f->at + get_element_offset(&f->view, at_row, at_col);
+	if (!t->to)
+		find_run(t, f, at, bytes);
+	else if (l->unmapped)
+		st = l->source->read(l->source->self, f->name, at, bytes, t->to);
+	else
+		st = tess_source_read(l->source, f->name, &f->view, at, bytes, t->to);
+	if (t->to)
+		t->to += bytes;
+	return st;
 }
 
-/* Copies rows [from, from + n) of the part to `to`, dense. Adjacent rows are one read. */
-static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
-                               int64_t n, char *to)
+/* Takes rows [from, from + n) of the part, in order. Adjacent rows are one range. */
+static tess_status take_rows(struct taker *t, int64_t from, int64_t n)
 {
 	static const struct tess_run one = { 0, 1 };
+	const struct tess_parts *l = t->parts;
+	const struct tess_part *p = t->part;
 	bool matrix = p->w->ndim > 1;
 	const struct tess_dim *rows = p->w->dim[p->axis];
 	const struct tess_run *row = l->run[0], *col = matrix ? l->run[1] : &one;
@@ -113,13 +166,29 @@ static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, 
 			for (int64_t b = 0; b < cols && !st; b++) {
 				uint64_t bytes = (uint64_t)count_stored_bytes(p, step * col[b].len);
 
-				st = read_run(l, p, a, row[a].start + r, b, col[b].start, bytes,
-				              to);
-				to += bytes;
+				st = take_run(t, a, row[a].start + r, b, col[b].start, bytes);
 			}
 		}
 	}
 	return st;
+}
+
+/* Copies rows as they are stored to `to`, dense. */
+static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
+                               int64_t n, void *to)
+{
+	struct taker t = { .parts = l, .part = p, .to = to };
+
+	return take_rows(&t, from, n);
+}
+
+void tess_parts_advise(struct tess_parts *l, const struct tess_part *p, int64_t from, int64_t n,
+                       int32_t advice)
+{
+	struct taker t = { .parts = l, .part = p, .advice = advice };
+
+	take_rows(&t, from, n);
+	advise_last(&t);
 }
 
 /* Makes a buffer have at least `bytes`. */
@@ -135,13 +204,12 @@ static tess_status grow_buffer(const struct tess_part *p, size_t bytes, void **b
 
 /* Gathers rows in MXFP4, and widens them to bf16. */
 static tess_status gather_widened(struct tess_parts *l, const struct tess_part *p, int64_t from,
-                                  int64_t n)
+                                  int64_t n, uint16_t *to)
 {
 	int64_t elements = n * p->cols;
 	tess_status st = grow_buffer(p, (size_t)count_stored_bytes(p, elements), &l->blocks,
 	                             &l->blocks_bytes);
 	const uint8_t *block = l->blocks;
-	uint16_t *to = l->dense;
 
 	if (!st)
 		st = gather_rows(l, p, from, n, l->blocks);
@@ -151,6 +219,13 @@ static tess_status gather_widened(struct tess_parts *l, const struct tess_part *
 		block += TESS_MXFP4_BYTES;
 	}
 	return st;
+}
+
+tess_status tess_parts_copy_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
+                                 int64_t n, void *to)
+{
+	return p->w->mxfp4 && p->dtype != TESS_MXFP4 ? gather_widened(l, p, from, n, to)
+	                                             : gather_rows(l, p, from, n, to);
 }
 
 tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
@@ -173,8 +248,7 @@ tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p
 	}
 	st = grow_buffer(p, bytes, &l->dense, &l->dense_bytes);
 	if (!st)
-		st = p->w->mxfp4 && p->dtype != TESS_MXFP4 ? gather_widened(l, p, from, n)
-		                                           : gather_rows(l, p, from, n, l->dense);
+		st = tess_parts_copy_rows(l, p, from, n, l->dense);
 	v.dtype = p->dtype;
 	v.data = l->dense;
 	v.stride[0] = matrix ? p->cols : 1;

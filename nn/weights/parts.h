@@ -27,7 +27,8 @@ struct tess_parts { /* finds one part at a time */
 	int32_t rank;
 	struct tess_run *run[2]; /* ranges of each axis of the current part */
 	struct tess_part_file *file; /* files of the current part */
-	void *dense, *blocks; /* gathered rows; those in MXFP4 that are widened to `dense` */
+	bool unmapped; /* data are read from files, even if these are mapped */
+	void *dense, *blocks; /* gathered rows; those in MXFP4 that are widened */
 	size_t dense_bytes, blocks_bytes;
 };
 
@@ -42,6 +43,15 @@ tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, i
 /* Views rows [from, from + n) in the mapping, or gathers them, valid until the next call. */
 tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
                                  int64_t n, struct tess_view *out);
+/* Copies rows [from, from + n) to `to`, dense and in the dtype of the part. */
+tess_status tess_parts_copy_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
+                                 int64_t n, void *to);
+/*
+ * Advises how rows [from, from + n) in the files will be used: TESS_ADVISE_... Small gaps between
+ * their ranges, which other ranks may hold, are included.
+ */
+void tess_parts_advise(struct tess_parts *l, const struct tess_part *p, int64_t from, int64_t n,
+                       int32_t advice);
 /* Drops the mapped pages of its files, which will not be read again soon. */
 void tess_parts_drop(const struct tess_parts *l, const struct tess_part *p);
 

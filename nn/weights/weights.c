@@ -289,6 +289,8 @@ static tess_status load_kept_rows(struct tess_rank_weights *h, const struct tess
 static tess_status load_into_file(struct tess_rank_weights *h, int32_t i)
 {
 	h->view[i] = h->decision[i].view;
+	if (!h->loader->files) /* the checkpoint's own */
+		return TESS_OK;
 	return load_kept_rows(h, &h->decision[i], NULL);
 }
 
