@@ -121,7 +121,8 @@ static tess_status walk_range(struct tess_fetcher *f, const struct fetched *r,
 		int64_t hi = (e + 1) * each < end ? (e + 1) * each : end;
 		struct tess_part p;
 
-		if (lo >= hi || (a->of && !is_requested(a->of, e)))
+		/* biases of experts are one matrix */
+		if (lo >= hi || (a->of && w->ndim == 3 && !is_requested(a->of, e)))
 			continue;
 		st = tess_parts_find(&f->parts, w, experts.start + e, &p);
 		if (!st)
