@@ -57,7 +57,7 @@ static bool is_empty_sum(struct build *b, const struct tess_record *rec)
 	return y->partial && !y->nodes;
 }
 
-/* Adds dW by rows, which are columns of g. */
+/* Adds dW by rows, which are columns of g, or of x for a weight [in, out]. */
 static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
                                const struct value *in, const struct value *y, int64_t row)
 {
@@ -67,16 +67,15 @@ static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
 	struct tess_view *v;
 	int32_t a;
 
-	if (!in_out)
-		part[1] = build_slice_value(&in[1], 0, in[1].rows, row, y->rows);
+	part[!in_out] = build_slice_value(&in[!in_out], 0, in[!in_out].rows, row, y->rows);
 	s = add_token_sum(b, rec, part, y);
 	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 1, &rec->num[TESS_LINEAR_DW_DTYPE]);
 	if (b->status || !in_out)
 		return;
 	v = &s->out[0]; /* [out, in] */
 	a = v->ndim - 2;
-	v->shape[a] = in[1].cols;
-	v->shape[a + 1] = in[0].cols;
+	v->shape[a] = part[1].cols;
+	v->shape[a + 1] = part[0].cols;
 	v->stride[a + 1] = v->stride[a];
 	v->stride[a] = 1;
 }
@@ -177,8 +176,7 @@ int64_t build_find_dx_column(struct build *b, const struct tess_weight *w,
 void build_add_dx_trees(struct build *b, struct tess_op *op, const struct tess_record *rec)
 {
 	struct build_operand *over = TESS_NEW(&b->l->arena, struct build_operand, rec->nweight);
-	int32_t partial =
-		tess_places_find(rec->out[0]->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
+	int32_t partial = tess_places_find(rec->out[0]->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
 
 	if (!over) {
 		b->status = TESS_ENOMEM;
@@ -190,8 +188,7 @@ void build_add_dx_trees(struct build *b, struct tess_op *op, const struct tess_r
 		over[i] = (struct build_operand){ w->dim[w->out_dim],
 			                          build_find_cut(b, w->place, w->out_dim) };
 	}
-	build_add_trees(b, op, rec->nweight, over,
-	                tess_program_get_cut(b->p, b->l->rank, partial));
+	build_add_trees(b, op, rec->nweight, over, tess_program_get_cut(b->p, b->l->rank, partial));
 }
 
 /* Sets gradient i of n and the weight of it, or the piece that a tile has. */
@@ -221,8 +218,8 @@ static void set_dx_operands(struct build *b, struct tess_step *s, const struct t
 }
 
 /* Adds dx, or the tile y of it: some columns, or a node. */
-static void add_dx_op(struct build *b, const struct tess_record *rec,
-                      const struct build_tile *tile, const struct value *y)
+static void add_dx_op(struct build *b, const struct tess_record *rec, const struct build_tile *tile,
+                      const struct value *y)
 {
 	int32_t n = tile ? tile->npieces : rec->nweight;
 	struct tess_step *s;

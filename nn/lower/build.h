@@ -66,6 +66,8 @@ struct value *build_get_value(struct build *b, const struct tess_tensor *t);
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
                                  int32_t dtype);
 int32_t build_add_buffer(struct build *b, uint64_t bytes);
+/* Aligns a new temporary for transfers, if it is large. */
+void build_align_value(struct build *b, const struct value *v);
 /* Returns a view of a block of a value. */
 struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
                                int64_t cols);
@@ -175,16 +177,20 @@ bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
 /* Waits for outstanding sums of gradients, after the records of a segment. */
 void build_finish_gradients(struct build *b);
+/* Starts the transfer of n elements of `what` of a weight, from `first` on, to or from `at`. */
+struct tess_step *build_start_transfer(struct build *b, const struct tess_weight *w, int32_t what,
+                                       bool writes, int64_t first, int64_t n,
+                                       const struct value *at);
+/* Returns whether a weight is in temporary memory: it is cut at rest, or in a file. */
+bool build_is_gathered(const struct build *b, const struct tess_weight *w);
 /*
- * Gathers weights that are sharded at rest (gather.c). The plan is made before the records, after
- * that of tiles; each record, or tile, is preceded by the gathers that it needs; *at is then bound
- * to an element of w, or of rows of it.
+ * Gathers weights that are sharded at rest, and fetches those in files (gather.c). The plan is made
+ * before the records, after that of tiles; each record, or tile, is preceded by the gathers that it
+ * needs; *at is then bound to an element of w. piece: the rows of w that a tile has, or NULL.
  */
 void build_plan_gathers(struct build *b);
 void build_gather_weights(struct build *b);
-/* Returns whether this rank gathers a weight before each use. */
-bool build_is_gathered(const struct build *b, const struct tess_weight *w);
-/* Returns the limit of the bytes that are gathered at once, while as many are in use. */
+/* Returns the limit of the bytes of a run of gathers, of which two or three are in memory. */
 uint64_t build_get_most_gathered(const struct build *b);
 void build_add_gathered_pointer(struct build *b, void **at, const struct tess_weight *w,
                                 const struct build_piece *piece, int64_t element);

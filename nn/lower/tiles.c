@@ -150,9 +150,9 @@ static void plan_node(struct tile_plan *t, int32_t tree, const struct tess_node 
 	uint64_t bytes = 0;
 
 	for (int32_t i = of->first; i < of->first + of->terms; i++)
-		bytes += count_gathered_bytes(
-			t->b, t->rec->weight[find_term_weight(t, &t->sum->term[i])],
-			find_term_rows(of, &t->sum->term[i], node).len);
+		bytes += count_gathered_bytes(t->b,
+		                              t->rec->weight[find_term_weight(t, &t->sum->term[i])],
+		                              find_term_rows(of, &t->sum->term[i], node).len);
 	if (bytes <= t->most || node->hi - node->lo == 1) {
 		add_node_tile(t, tree, node);
 		return;
