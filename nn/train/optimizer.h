@@ -24,7 +24,7 @@ struct tess_optimizer_values { /* n adjacent elements of a weight, in memory of 
 	int64_t n;
 	const float *gradient;
 	float *master, *moment[2]; /* moments that the optimizer does not have: not used */
-	void *rounded; /* of a weight that is not f32: its elements, into which masters are rounded */
+	void *rounded; /* of a weight that is not f32: where masters are rounded to */
 };
 /* Changes elements of a weight. Queues an op on the device's stream. */
 tess_status tess_optimizer_run(const struct tess_optimizer *o,

@@ -17,7 +17,7 @@ static uint64_t get_value_width(const struct tess_weight *w, int32_t what)
 }
 
 /* Returns whether a bucket uses a value: an f32 weight is its master. */
-static bool is_used(const struct tess_weight *w, int32_t what)
+static bool is_value_used(const struct tess_weight *w, int32_t what)
 {
 	return what != TESS_WEIGHT || w->dtype != TESS_F32;
 }
@@ -34,7 +34,7 @@ static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
 
 	n = n < max ? n : max;
 	for (int32_t what = TESS_WEIGHT; what < VALUES && n; what++)
-		if (is_used(w, what) && tess_offload_find(files, w, what, 0, n, &run))
+		if (is_value_used(w, what) && tess_offload_find(files, w, what, 0, n, &run))
 			bytes += tess_offload_pad((uint64_t)n * get_value_width(w, what));
 	return files->weight[w->index].trained ? bytes : 0;
 }
@@ -91,7 +91,7 @@ static struct tess_update_bucket *get_bucket(struct tess_update *u, int64_t i)
 }
 
 /* Returns the pointer of a bucket to a value. */
-static void **get_value(struct tess_update_bucket *b, int32_t what)
+static void **point_to_value(struct tess_update_bucket *b, int32_t what)
 {
 	switch (what) {
 	case TESS_WEIGHT:
@@ -106,8 +106,8 @@ static void **get_value(struct tess_update_bucket *b, int32_t what)
 }
 
 /* Finds a value of n elements from `first` on of the state: in memory, or in a file. */
-static void find_value(const struct tess_parameters *s, struct tess_update_bucket *b, int32_t what,
-                       char **free_memory)
+static void find_bucket_value(const struct tess_parameters *s, struct tess_update_bucket *b,
+                              int32_t what, char **free_memory)
 {
 	const struct tess_parameter *a = &s->each[b->weight->index];
 	uint64_t width = get_value_width(b->weight, what);
@@ -118,13 +118,13 @@ static void find_value(const struct tess_parameters *s, struct tess_update_bucke
 	char *memory = tess_parameter_find(s, b->weight, what, &dtype, &kept);
 
 	*t = (struct tess_transfer){ .weight = b->weight, .what = what, .first = first };
-	*get_value(b, what) = memory ? memory + (uint64_t)first * width : NULL;
-	if (!free_memory || !is_used(b->weight, what) ||
+	*point_to_value(b, what) = memory ? memory + (uint64_t)first * width : NULL;
+	if (!free_memory || !is_value_used(b->weight, what) ||
 	    !tess_offload_find(&s->offload.layout, b->weight, what, first, b->values.n, &run))
 		return;
 	t->n = b->values.n;
 	t->memory = *free_memory;
-	*get_value(b, what) = t->memory;
+	*point_to_value(b, what) = t->memory;
 	*free_memory += tess_offload_pad((uint64_t)t->n * width);
 }
 
@@ -208,7 +208,7 @@ static tess_status read_bucket(struct tess_update *u, const struct tess_weight *
 	b->values.n = len - u->at < max ? len - u->at : max;
 	b->writes = false;
 	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
-		find_value(s, b, what, &memory);
+		find_bucket_value(s, b, what, &memory);
 	u->at += b->values.n;
 	u->read++;
 	return start_transfers(u, b);
@@ -227,7 +227,7 @@ static tess_status take_next(struct tess_update *u)
 		struct tess_update_bucket b = { .weight = w, .values.n = a->state.len };
 
 		for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
-			find_value(u->parameters, &b, what, NULL);
+			find_bucket_value(u->parameters, &b, what, NULL);
 		st = change_values(u, w, &b.values);
 		u->at = a->state.len;
 	}

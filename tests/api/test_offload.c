@@ -28,7 +28,7 @@ struct job { /* of all ranks */
 	struct tess_trainer_info info; /* of rank 0 */
 };
 
-static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
+static void add_to_hash(uint64_t *hash, const void *data, size_t n)
 {
 	const unsigned char *at = data;
 
@@ -37,7 +37,7 @@ static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
 }
 
 /* Hashes gradients, weights, masters and moments by name, in full. */
-static tess_status hash_tensors(struct tess_trainer *t, int32_t last, uint64_t *hash)
+static tess_status hash_state(struct tess_trainer *t, int32_t last, uint64_t *hash)
 {
 	tess_status st = TESS_OK;
 
@@ -49,7 +49,7 @@ static tess_status hash_tensors(struct tess_trainer *t, int32_t last, uint64_t *
 			if (what != TESS_WEIGHT && !about->trained)
 				continue;
 			st = tess_trainer_gather(t, what, i, 0, about->size, 0, full);
-			mix_into_hash(hash, full, (size_t)about->size * sizeof *full);
+			add_to_hash(hash, full, (size_t)about->size * sizeof *full);
 		}
 		free(full);
 	}
@@ -57,7 +57,7 @@ static tess_status hash_tensors(struct tess_trainer *t, int32_t last, uint64_t *
 }
 
 /* Trains two micro-batches a step, which depend on the step. */
-static tess_status train_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
+static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
 {
 	int32_t ids[2][IDS];
 	struct tess_training_result r = { .size = sizeof r };
@@ -72,13 +72,13 @@ static tess_status train_steps(struct tess_trainer *t, const struct job *j, uint
 			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
 		}
 		st = tess_trainer_step(t, micro, 2, 1e-2, &r);
-		mix_into_hash(hash, &r.loss, sizeof r.loss);
-		mix_into_hash(hash, &r.norm, sizeof r.norm);
+		add_to_hash(hash, &r.loss, sizeof r.loss);
+		add_to_hash(hash, &r.norm, sizeof r.norm);
 	}
 	return st;
 }
 
-static tess_status train_on_rank(struct tess_world *w, void *arg)
+static tess_status train_offloaded(struct tess_world *w, void *arg)
 {
 	struct job *j = arg;
 	struct tess_trainer_options options = { .size = sizeof options,
@@ -106,11 +106,11 @@ static tess_status train_on_rank(struct tess_world *w, void *arg)
 	if (!st && j->resume)
 		st = tess_trainer_load(t, j->resume, &text);
 	if (!st)
-		st = train_steps(t, j, &hash);
+		st = train_micro_steps(t, j, &hash);
 	if (!st && j->save)
 		st = tess_trainer_save(t, j->save, 0, NULL);
 	if (!st)
-		st = hash_tensors(t, last, &hash);
+		st = hash_state(t, last, &hash);
 	if (!st && tess_world_rank(w) == 0) {
 		j->hash = hash;
 		j->info.size = sizeof j->info;
@@ -122,13 +122,13 @@ static tess_status train_on_rank(struct tess_world *w, void *arg)
 	return st;
 }
 
-static tess_status run_job(struct job *j)
+static tess_status run_offload_job(struct job *j)
 {
 	int32_t n;
 
 	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
 	j->end = j->end ? j->end : STEPS;
-	return tess_world_spawn_threads(n, train_on_rank, j);
+	return tess_world_spawn_threads(n, train_offloaded, j);
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */
@@ -173,7 +173,7 @@ static const struct layout {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static struct job make_job(const struct kind *k)
+static struct job make_kind_job(const struct kind *k)
 {
 	return (struct job){ .model = k->model,
 		             .mesh = "tp=1",
@@ -185,18 +185,18 @@ static struct job make_job(const struct kind *k)
 START_TEST(same_bits)
 {
 	const struct kind *k = &kinds[_i * THIN];
-	struct job memory = make_job(k);
+	struct job memory = make_kind_job(k);
 
-	ck_assert_msg(!run_job(&memory), "%s: %s", k->model, tess_error());
+	ck_assert_msg(!run_offload_job(&memory), "%s: %s", k->model, tess_error());
 	for (size_t i = TSAN; i < LAYOUTS; i++) {
-		struct job j = make_job(k);
+		struct job j = make_kind_job(k);
 
 		if (_i * THIN >= FEW && !layouts[i].every)
 			continue;
 		j.mesh = layouts[i].mesh;
 		j.overrides = layouts[i].overrides;
 		j.state = folder;
-		ck_assert_msg(!run_job(&j), "%s on %s: %s", k->model, j.mesh, tess_error());
+		ck_assert_msg(!run_offload_job(&j), "%s on %s: %s", k->model, j.mesh, tess_error());
 		ck_assert_msg(j.hash == memory.hash, "%s on %s (%s): other bits than in memory",
 		              k->model, j.mesh, j.overrides ? j.overrides[0] : "no rule");
 		ck_assert(k->optimizer == TESS_SGD ||
@@ -212,33 +212,33 @@ START_TEST(saves)
 {
 	static const char *const meshes[] = { "tp=1", "dp=2,tp=1", "dp=2,pp=2", "tp=2" };
 	static const struct kind kind = { "llama-bf16", TESS_ADAMW, 0, 1 };
-	struct job memory = make_job(&kind), one;
+	struct job memory = make_kind_job(&kind), one;
 	char saved[2][96], step[128], command[256];
 
 	memory.first = 1;
 	for (int i = 0; i < 2; i++) {
-		struct job j = make_job(&kind);
+		struct job j = make_kind_job(&kind);
 
 		snprintf(saved[i], sizeof saved[i], "%s/saves-%d", folder, i);
 		j.end = 1;
 		j.save = saved[i];
 		j.mesh = meshes[i];
 		j.state = i ? folder : NULL;
-		ck_assert_msg(!run_job(&j), "%s", tess_error());
+		ck_assert_msg(!run_offload_job(&j), "%s", tess_error());
 	}
 	snprintf(command, sizeof command, "diff -r %s %s", saved[0], saved[1]);
 	ck_assert_int_eq(system(command), 0);
 	snprintf(step, sizeof step, "%s/step-1", saved[0]);
 	memory.resume = step;
-	ck_assert_msg(!run_job(&memory), "%s", tess_error());
+	ck_assert_msg(!run_offload_job(&memory), "%s", tess_error());
 	for (int i = 0; i < (THIN > 1 ? 2 : 4); i++) {
-		one = make_job(&kind);
+		one = make_kind_job(&kind);
 		snprintf(step, sizeof step, "%s/step-1", saved[i % 2]);
 		one.first = 1;
 		one.resume = step;
 		one.mesh = meshes[i];
 		one.state = i == 1 ? NULL : folder;
-		ck_assert_msg(!run_job(&one), "%s on %s", tess_error(), meshes[i]);
+		ck_assert_msg(!run_offload_job(&one), "%s on %s", tess_error(), meshes[i]);
 		ck_assert_msg(one.hash == memory.hash, "%s: other bits", meshes[i]);
 	}
 }
@@ -248,11 +248,11 @@ END_TEST
 
 START_TEST(refusals)
 {
-	struct job j = make_job(&kinds[0]);
+	struct job j = make_kind_job(&kinds[0]);
 
 	j.mesh = "dp=2,tp=1";
 	j.state = "/nowhere/at/all";
-	ck_assert(run_job(&j));
+	ck_assert(run_offload_job(&j));
 	expect_part(tess_error(), "/nowhere/at/all");
 }
 END_TEST
