@@ -6,9 +6,9 @@
  * they are large, while the backward continues. Where ranks keep shares of the gradients, each gets
  * the sum of its own share.
  *
- * A gradient that is larger than a bucket or a tile is computed in ranges of rows, each of which is a bucket:
- * only a few of its buckets exist at a time. On a device with inexact sums a bucket has one node,
- * and its sum is one collective, on a separate stream.
+ * A gradient that is larger than a bucket or a tile is computed in ranges of rows, each of which is
+ * a bucket: only a few of its buckets exist at a time. On a device with inexact sums a bucket has
+ * one node, and its sum is one collective, on a separate stream.
  */
 #include "core/base/status.h"
 #include "nn/lower/build.h"

@@ -169,7 +169,7 @@ static void plan_node(struct tile_plan *t, int32_t tree, const struct tess_node 
 }
 
 /* Adds the tiles of all nodes of a sum that this rank adds. */
-static void plan_sum(struct tile_plan *t, const struct tess_op *sum, int32_t weight)
+static void plan_tile_sum(struct tile_plan *t, const struct tess_op *sum, int32_t weight)
 {
 	t->sum = sum;
 	t->weight = weight;
@@ -210,7 +210,7 @@ static void plan_linear(struct tile_plan *t)
 			build_set_trees(t->b, sum, w->dim[w->in_dim],
 			                build_find_cut(t->b, w->place, w->in_dim));
 		if (!t->b->status)
-			plan_sum(t, sum, i);
+			plan_tile_sum(t, sum, i);
 	}
 }
 
@@ -227,7 +227,7 @@ static void plan_linear_dx(struct tile_plan *t)
 	if (!rec->weight[0]->in_out) {
 		build_add_dx_trees(t->b, sum, rec);
 		if (!t->b->status)
-			plan_sum(t, sum, -1);
+			plan_tile_sum(t, sum, -1);
 		return;
 	}
 	for (int32_t i = 0; i < rec->nweight; i++)
