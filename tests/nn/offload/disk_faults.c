@@ -110,14 +110,14 @@ ssize_t __wrap_pwrite64(int fd, const void *data, size_t n, off_t at)
 	struct disk_faults f;
 	bool fails = begin_call(data, n, &f);
 	size_t moves = fails ? shorten_call(&f, NULL, n) : n;
+	ssize_t moved;
 
 	if (fails && f.error)
 		return end_call(-1, f.error);
-	if (moves == n)
-		return end_call(__real_pwrite64(fd, data, n, at), errno);
+	moved = __real_pwrite64(fd, data, n, at);
+	if (moves == n || moved != (ssize_t)n)
+		return end_call(moved, errno);
 	/* the caller must write the rest again: it is wrong now */
-	if (__real_pwrite64(fd, data, n, at) != (ssize_t)n)
-		return end_call(-1, errno);
 	for (size_t i = (moves + 4095) / 4096 * 4096; i + 4096 <= n; i += 4096)
 		if (__real_pwrite64(fd, wrong, 4096, at + (off_t)i) < 0)
 			return end_call(-1, errno);
