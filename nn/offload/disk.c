@@ -75,8 +75,8 @@ static void drop_first_request(struct tess_disk *d)
 }
 
 /* Records the first failure of a request. No more blocks are cut of it. */
-static void fail_request(struct tess_disk *d, struct tess_disk_request *r, tess_status status,
-                         int error, uint64_t offset, uint64_t bytes)
+static void fail_disk_request(struct tess_disk *d, struct tess_disk_request *r, tess_status status,
+                              int error, uint64_t offset, uint64_t bytes)
 {
 	if (r->status)
 		return;
@@ -191,7 +191,7 @@ static bool start_block(struct tess_disk *d, struct tess_disk_block *b)
 	if (r->writes && edge && is_edge_under_way(d, b->begin))
 		return false;
 	if (b->bounced && !has_bounce(b)) {
-		fail_request(d, r, TESS_ENOMEM, ENOMEM, b->wanted_offset, b->wanted_bytes);
+		fail_disk_request(d, r, TESS_ENOMEM, ENOMEM, b->wanted_offset, b->wanted_bytes);
 		return true;
 	}
 	b->request = r;
@@ -265,8 +265,8 @@ static void complete_block(struct tess_disk *d, struct tess_disk_block *b)
 	stuck = b->result == 0 || b->retries > MAX_DISK_RETRIES ||
 	        (b->result < 0 && b->result != -EINTR && b->result != -EAGAIN);
 	if (stuck)
-		fail_request(d, r, TESS_EIO, b->result < 0 ? (int)-b->result : 0, b->offset,
-		             b->bytes);
+		fail_disk_request(d, r, TESS_EIO, b->result < 0 ? (int)-b->result : 0, b->offset,
+		                  b->bytes);
 	if (r->status)
 		end_block(d, b);
 	else if (b->bytes)

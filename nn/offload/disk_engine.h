@@ -23,8 +23,8 @@ struct tess_disk_block {
 	uint64_t begin, end; /* the block in the file */
 	char *bounce; /* aligned memory, allocated at its first use */
 	bool bounced; /* the block uses it */
-	char *wanted; /* memory of the request in [wanted_offset, + wanted_bytes) of a bounced block */
-	uint64_t wanted_offset, wanted_bytes;
+	char *wanted; /* the part that the request wants: its memory, */
+	uint64_t wanted_offset, wanted_bytes; /* and the range in the file */
 	int32_t retries; /* since it last moved a byte */
 };
 
@@ -32,10 +32,10 @@ struct tess_disk_engine {
 	const char *name; /* a value of the option disk_io */
 	/* Returns 0 or an errno. fd is borrowed. At most TESS_DISK_DEPTH blocks are under way. */
 	int (*open)(int fd, void **out);
-	/* Accepts a block, which is started by now or by the next flush; it comes back by `take`. */
+	/* Accepts a block, which is started at the latest by the next flush. */
 	void (*submit)(void *self, struct tess_disk_block *b);
 	void (*flush)(void *self);
-	/* Returns a block that has ended. NULL: none has; not if it waits and some are under way. */
+	/* Returns a block that has ended, or NULL. waits: blocks; some are under way. */
 	struct tess_disk_block *(*take)(void *self, bool waits);
 	void (*close)(void *self); /* no block is under way */
 };

@@ -52,7 +52,7 @@ static tess_status reserve_space(const char *dir, int32_t rank, int fd, uint64_t
 }
 
 /* Sets the alignment that direct I/O requires, by the kernel (since Linux 6.1) or as a guess. */
-static void find_alignment(struct tess_disk_file *f)
+static void find_direct_alignment(struct tess_disk_file *f)
 {
 	f->align = f->memory_align = TESS_DISK_ALIGN;
 #ifdef STATX_DIOALIGN
@@ -83,7 +83,7 @@ static void choose_direct(const char *dir, int32_t rank, struct tess_disk_file *
 {
 	int flags = fcntl(f->fd, F_GETFL);
 
-	find_alignment(f);
+	find_direct_alignment(f);
 	if (f->align && f->align <= TESS_DISK_MAX_ALIGN &&
 	    fcntl(f->fd, F_SETFL, flags | O_DIRECT) == 0 && try_direct_read(f->fd))
 		return;

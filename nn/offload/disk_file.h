@@ -10,8 +10,7 @@ enum { TESS_DISK_MAX_ALIGN = 64 << 10 };
 struct tess_disk_file {
 	int fd; /* close it */
 	uint64_t bytes; /* at least as many as requested */
-	/* What offsets and sizes, and addresses, must be multiples of; 1: any, by the page cache. */
-	uint64_t align, memory_align;
+	uint64_t align, memory_align; /* of offsets and sizes; of addresses. 1: by the page cache */
 };
 
 /* Makes a file in a folder; messages and failures as tess_disk_open. */

@@ -22,7 +22,7 @@ struct disk_pool {
 	pthread_t thread[TESS_DISK_DEPTH];
 };
 
-static void append_block(struct block_list *list, struct tess_disk_block *b)
+static void append_disk_block(struct block_list *list, struct tess_disk_block *b)
 {
 	b->next = NULL;
 	*(list->first ? &list->last->next : &list->first) = b;
@@ -46,7 +46,7 @@ static int64_t move_block(int fd, const struct tess_disk_block *b)
 	return n < 0 ? -errno : n;
 }
 
-static void *move_blocks(void *arg)
+static void *serve_blocks(void *arg)
 {
 	struct disk_pool *pool = arg;
 	struct tess_disk_block *b;
@@ -64,7 +64,7 @@ static void *move_blocks(void *arg)
 		pthread_mutex_unlock(&pool->lock);
 		b->result = move_block(pool->fd, b);
 		pthread_mutex_lock(&pool->lock);
-		append_block(&pool->ended, b);
+		append_disk_block(&pool->ended, b);
 		pthread_cond_signal(&pool->end);
 	}
 	pthread_mutex_unlock(&pool->lock);
@@ -74,7 +74,7 @@ static void *move_blocks(void *arg)
 /* Starts a thread; the lock is held, or no other thread runs. Returns 0 or an errno. */
 static int grow_pool(struct disk_pool *pool)
 {
-	int error = tess_thread_start(&pool->thread[pool->nthreads], move_blocks, pool);
+	int error = tess_thread_start(&pool->thread[pool->nthreads], serve_blocks, pool);
 
 	pool->nthreads += !error;
 	return error;
@@ -120,7 +120,7 @@ static void submit_to_pool(void *self, struct tess_disk_block *b)
 	struct disk_pool *pool = self;
 
 	pthread_mutex_lock(&pool->lock);
-	append_block(&pool->queued, b);
+	append_disk_block(&pool->queued, b);
 	if (++pool->nqueued > pool->idle && pool->nthreads < TESS_DISK_DEPTH)
 		grow_pool(pool); /* without it, the other threads take the block later */
 	pthread_cond_signal(&pool->work);

@@ -1,4 +1,4 @@
-/* Files on disk (nn/offload/disk.h): ranges at any place, both engines, with and without O_DIRECT. */
+/* Files on disk (nn/offload/disk.h): any ranges, both engines, with and without O_DIRECT. */
 #include "../../support/draw.h"
 #include "../../support/scratch.h"
 #include "../../support/suite.h"
@@ -106,7 +106,7 @@ static void start_ranges(struct subject *s, uint64_t *seed)
 	}
 }
 
-static void check_range(const struct subject *s, const struct range *range)
+static void check_moved_range(const struct subject *s, const struct range *range)
 {
 	const struct tess_disk_request *r = &range->request;
 	const unsigned char *data = r->data;
@@ -125,7 +125,7 @@ static void wait_for_ranges(struct subject *s, uint64_t *seed)
 		struct range *range = &s->range[(first + i) % s->n];
 
 		ck_assert_msg(!tess_disk_wait(s->disk, &range->request), "%s", tess_error());
-		check_range(s, range);
+		check_moved_range(s, range);
 		free(range->memory);
 	}
 }
@@ -202,7 +202,7 @@ START_TEST(copies_no_aligned_data)
 	r.data = data = aligned_alloc(TESS_DISK_ALIGN, BYTES);
 	r.bytes = BYTES;
 	memset(data, 1, BYTES);
-	disk_faults_set(&(struct disk_faults){ .delay_ms = 5 });
+	disk_faults_set(&(struct disk_faults){ .delay_ms = 50 });
 	for (int32_t i = 0; i < 2; i++) {
 		r.writes = i == 0;
 		disk_calls_watch(data, data + BYTES);
@@ -212,7 +212,8 @@ START_TEST(copies_no_aligned_data)
 		ck_assert_int_eq(calls.outside, 0);
 		ck_assert_int_eq(calls.n, 21);
 		ck_assert_int_eq(calls.max_bytes, TESS_DISK_BLOCK);
-		ck_assert_int_eq(calls.max_under_way, TESS_DISK_DEPTH);
+		ck_assert_int_le(calls.max_under_way, TESS_DISK_DEPTH);
+		ck_assert_int_gt(calls.max_under_way, TESS_DISK_DEPTH / 2);
 	}
 	tess_disk_close(d);
 	free(data);
@@ -243,7 +244,7 @@ END_TEST
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static int32_t count_entries(const char *folder)
+static int32_t count_folder_entries(const char *folder)
 {
 	DIR *dir = opendir(folder);
 	int32_t n = 0;
@@ -262,7 +263,7 @@ START_TEST(leaves_no_name)
 
 		disk_faults_set(&(struct disk_faults){ .no_tmpfile = i });
 		d = open_by("threads", 0, 1000);
-		ck_assert_int_eq(count_entries(scratch), 2); /* . and .. */
+		ck_assert_int_eq(count_folder_entries(scratch), 2); /* . and .. */
 		tess_disk_close(d);
 	}
 }
