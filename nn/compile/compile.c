@@ -125,6 +125,8 @@ tess_status tess_program_compile(const struct tess_record_options *options,
 	p->check = options->check;
 	p->device = options->device;
 	p->rest_location = options->rest_location;
+	p->offload_min = options->offload_min;
+	p->offload_bucket = options->offload_bucket;
 	p->tile = options->tile;
 	r.p = p;
 	st = set_stages(p, options->pipeline);

@@ -61,6 +61,8 @@ struct value *build_get_value(struct build *b, const struct tess_tensor *t);
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
                                  int32_t dtype);
 int32_t build_add_buffer(struct build *b, uint64_t bytes);
+/* Aligns a new temporary for transfers, if it is large. */
+void build_align_value(struct build *b, const struct value *v);
 /* Returns a view of a block of a value. */
 struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
                                int64_t cols);
@@ -166,9 +168,16 @@ bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
 /* Waits for outstanding sums of gradients, after the records of a segment. */
 void build_finish_gradients(struct build *b);
+/* Starts the transfer of n elements of `what` of a weight, from `first` on, to or from `at`. */
+struct tess_step *build_start_transfer(struct build *b, const struct tess_weight *w, int32_t what,
+                                       bool writes, int64_t first, int64_t n,
+                                       const struct value *at);
+/* Returns whether a weight is in temporary memory: it is cut at rest, or in a file. */
+bool build_is_gathered(const struct build *b, const struct tess_weight *w);
 /*
- * Gathers weights that are sharded at rest (gather.c). The plan is made before the records; each
- * record is preceded by the gathers that it needs; *at is then bound to an element of w.
+ * Gathers weights that are sharded at rest, and fetches those in files (gather.c). The plan is made
+ * before the records; each record is preceded by the gathers that it needs; *at is then bound to an
+ * element of w.
  */
 void build_plan_gathers(struct build *b);
 void build_gather_weights(struct build *b);

@@ -1,10 +1,11 @@
 /*
- * gather.c - gathers weights of which each rank keeps a share between uses: before the records that
- * read them; the memory is reused after the last of these.
+ * gather.c - gathers weights of which each rank keeps a share between uses, and fetches those that
+ * are in a file: before the records that read them; the memory is reused after the last of these.
  *
  * The weights of adjacent records, up to the bytes of a bucket, are gathered together as a run. The
  * gathers of the next run start before the records of this one, and overlap with them, if both are
- * in one segment.
+ * in one segment. A share in a file is fetched one run earlier, to its place in the gathered
+ * weight.
  */
 #include "nn/lower/build.h"
 #include "nn/program/storage.h"
@@ -25,12 +26,25 @@ struct build_gathers {
 	int32_t nweights;
 	int32_t *last; /* by weight: the last run that reads it, + 1 */
 	struct value *value; /* by weight: the gathered weight */
-	struct tess_step **start; /* by weight: the outstanding gather; NULL: none */
+	struct tess_step **start; /* by weight: the outstanding gather or transfer; NULL: none */
+	int32_t *last_fetched; /* by weight: the last run for which its share is fetched, + 1 */
+	struct value *share; /* by weight: room for the next gathered weight, with the share */
+	struct tess_step **fetch; /* by weight: the transfer of the share */
 };
 
 static const struct tess_weight *get_home(const struct tess_weight *w)
 {
 	return w->table ? w->table : w;
+}
+
+static bool is_fetched(const struct build *b, const struct tess_weight *w)
+{
+	return tess_weight_is_fetched(b->p, w, b->l->rank);
+}
+
+bool build_is_gathered(const struct build *b, const struct tess_weight *w)
+{
+	return w->rest_cut || is_fetched(b, get_home(w));
 }
 
 static int64_t count_local_elements(const struct build *b, const struct tess_weight *w)
@@ -49,7 +63,7 @@ static uint64_t add_weights(struct build *b, const struct tess_record *rec, bool
 	for (int32_t i = 0; i < rec->nweight; i++) {
 		const struct tess_weight *w = get_home(rec->weight[i]);
 
-		if (!w->rest_cut || (!all && g->last[w->index] == g->nruns))
+		if (!build_is_gathered(b, w) || (!all && g->last[w->index] == g->nruns))
 			continue;
 		bytes += tess_width(w->dtype) * (uint64_t)count_local_elements(b, w);
 		if (!add)
@@ -101,8 +115,12 @@ void build_plan_gathers(struct build *b)
 		g->last = TESS_NEW(arena, int32_t, p->nweights);
 		g->value = TESS_NEW(arena, struct value, p->nweights);
 		g->start = TESS_NEW(arena, struct tess_step *, p->nweights);
+		g->last_fetched = TESS_NEW(arena, int32_t, p->nweights);
+		g->share = TESS_NEW(arena, struct value, p->nweights);
+		g->fetch = TESS_NEW(arena, struct tess_step *, p->nweights);
 	}
-	if (!g || !g->last || !g->value || !g->start) {
+	if (!g || !g->last || !g->value || !g->start || !g->last_fetched || !g->share ||
+	    !g->fetch) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
@@ -113,6 +131,35 @@ void build_plan_gathers(struct build *b)
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
+
+static struct value add_room(struct build *b, const struct tess_weight *w)
+{
+	struct value v = build_add_temporary(b, 0, 1, count_local_elements(b, w), w->dtype);
+
+	build_align_value(b, &v);
+	return v;
+}
+
+static struct tess_step *fetch_weight(struct build *b, const struct tess_weight *w,
+                                      const struct value *room)
+{
+	struct tess_run kept = tess_weight_get_kept(b->p, w, b->l->rank, TESS_REST);
+	struct value at = build_slice_value(room, 0, 1, kept.start, kept.len);
+
+	return build_start_transfer(b, w, TESS_WEIGHT, false, 0, kept.len, &at);
+}
+
+/* Returns the room for a gathered weight; its share is there, if that was in a file. */
+static struct value take_room(struct build *b, const struct tess_weight *w)
+{
+	struct build_gathers *g = b->gathers;
+
+	if (!is_fetched(b, w))
+		return add_room(b, w);
+	build_add_wait(b, g->fetch[w->index]);
+	build_keep_value(b, &g->share[w->index]);
+	return g->share[w->index];
+}
 
 static void start_gather(struct build *b, const struct tess_weight *w)
 {
@@ -131,7 +178,7 @@ static void start_gather(struct build *b, const struct tess_weight *w)
 	}
 	for (int32_t q = 0; q < nshards; q++)
 		counts[q] = (uint64_t)tess_program_get_share(p, n, q).len;
-	*v = build_add_temporary(b, 0, 1, n, w->dtype);
+	*v = take_room(b, w);
 	s = g->start[w->index] = build_add_step(b, TESS_STEP_COLL);
 	s->along = p->data_along;
 	s->among_shards = true;
@@ -144,7 +191,39 @@ static void start_gather(struct build *b, const struct tess_weight *w)
 		                      .count = counts[cut.rank % nshards],
 		                      .recv_counts = counts,
 		                      .where = w->name };
+	if (is_fetched(b, w)) /* in place */
+		build_add_pointer(b, (void **)(uintptr_t)&s->coll.src, v);
 	build_add_pointer(b, &s->coll.dst, v);
+}
+
+/* Fetches the shares of a run, except for weights that the previous run gathers. */
+static void fetch_shares(struct build *b, int32_t i)
+{
+	struct build_gathers *g = b->gathers;
+
+	for (int32_t k = 0; k < g->run[i].n && !b->status; k++) {
+		const struct tess_weight *w = g->weight[g->run[i].begin + k];
+
+		if (!w->rest_cut || !is_fetched(b, w))
+			continue;
+		if (g->run[i].alone || g->last_fetched[w->index] != i) {
+			g->share[w->index] = add_room(b, w);
+			g->fetch[w->index] = fetch_weight(b, w, &g->share[w->index]);
+		}
+		g->last_fetched[w->index] = i + 1;
+	}
+}
+
+static void start_weight(struct build *b, const struct tess_weight *w)
+{
+	struct build_gathers *g = b->gathers;
+
+	if (w->rest_cut) {
+		start_gather(b, w);
+	} else {
+		g->value[w->index] = add_room(b, w);
+		g->start[w->index] = fetch_weight(b, w, &g->value[w->index]);
+	}
 }
 
 /* Starts the gathers of a run, except for weights that the previous run has gathered. */
@@ -156,7 +235,7 @@ static void start_run(struct build *b, int32_t i)
 		const struct tess_weight *w = g->weight[g->run[i].begin + k];
 
 		if (g->run[i].alone || g->last[w->index] != i)
-			start_gather(b, w);
+			start_weight(b, w);
 		g->last[w->index] = i + 1;
 	}
 }
@@ -176,17 +255,32 @@ static void wait_for_run(struct build *b, int32_t i)
 	}
 }
 
+/* Returns whether there is a run i, in the segment of the run before it. */
+static bool follows_run(const struct build_gathers *g, int32_t i)
+{
+	return i < g->nruns && !g->run[i].alone;
+}
+
 void build_gather_weights(struct build *b)
 {
 	struct build_gathers *g = b->gathers;
+	int32_t i = g->next;
 
-	if (g->next == g->nruns || g->run[g->next].first != b->record)
+	if (i == g->nruns || g->run[i].first != b->record)
 		return;
-	if (g->run[g->next].alone)
-		start_run(b, g->next);
-	wait_for_run(b, g->next++);
-	if (g->next < g->nruns && !g->run[g->next].alone)
-		start_run(b, g->next);
+	if (g->run[i].alone) {
+		fetch_shares(b, i);
+		start_run(b, i);
+		if (follows_run(g, i + 1))
+			fetch_shares(b, i + 1);
+	}
+	wait_for_run(b, i);
+	g->next++;
+	if (!follows_run(g, i + 1))
+		return;
+	if (follows_run(g, i + 2))
+		fetch_shares(b, i + 2);
+	start_run(b, i + 1);
 }
 
 /* Finds the offset of the part of a tied table that the head reads. */

@@ -15,29 +15,37 @@ int32_t tess_location_parse(const char *option)
 	                                 : TESS_LOCATION_DISK;
 }
 
-static bool is_large(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
-                     int32_t storage, uint64_t width)
+int64_t tess_offload_get_bucket(const struct tess_program *p)
 {
-	return !w->table &&
-	       (uint64_t)tess_weight_get_kept(p, w, rank, storage).len * width >= TESS_OFFLOAD_MIN;
+	return p->offload_bucket ? (int64_t)p->offload_bucket : TESS_OFFLOAD_BUCKET;
+}
+
+/* Ranks along dp decide alike, by the smallest of their shares: they gather in one order. */
+static bool is_large(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
+                     bool cut, uint64_t width)
+{
+	int64_t n = tess_weight_count_local(p, w, rank) / (cut ? tess_program_count_shards(p) : 1);
+	uint64_t min = p->offload_min ? p->offload_min : TESS_OFFLOAD_MIN;
+
+	return p->training && !w->table && (uint64_t)n * width >= min;
 }
 
 bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
 {
 	return w->rest_location == TESS_LOCATION_DISK &&
-	       is_large(p, w, rank, TESS_REST, tess_width(w->dtype));
+	       is_large(p, w, rank, w->rest_cut, tess_width(w->dtype));
 }
 
 bool tess_weight_has_stored_state(const struct tess_program *p, const struct tess_weight *w,
                                   int32_t rank)
 {
 	return w->state_location == TESS_LOCATION_DISK &&
-	       is_large(p, w, rank, TESS_STATE, sizeof(float));
+	       is_large(p, w, rank, w->state_cut, sizeof(float));
 }
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-static uint64_t pad_to_block(uint64_t bytes)
+uint64_t tess_offload_pad(uint64_t bytes)
 {
 	return (bytes + TESS_DISK_ALIGN - 1) / TESS_DISK_ALIGN * TESS_DISK_ALIGN;
 }
@@ -54,7 +62,7 @@ static uint64_t take_extent(uint64_t *end, uint64_t bytes)
 {
 	uint64_t at = *end;
 
-	*end += pad_to_block(bytes);
+	*end += tess_offload_pad(bytes);
 	return at;
 }
 
@@ -66,8 +74,10 @@ static void place_stored_weight(struct tess_offload_layout *s, const struct tess
 	struct tess_stored_weight *at = &s->weight[w->index];
 	struct tess_run rest = tess_weight_get_kept(p, w, s->rank, TESS_REST);
 	struct tess_run state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
+	int64_t most = tess_offload_get_bucket(p);
 	bool trained = is_trained(p, w);
 
+	at->trained = trained;
 	at->fetched = tess_weight_is_fetched(p, w, s->rank);
 	at->arrays = s->moments + !tess_weight_is_own_master(w, rest, state);
 	at->has_state = trained && at->arrays && tess_weight_has_stored_state(p, w, s->rank);
@@ -82,9 +92,9 @@ static void place_stored_weight(struct tess_offload_layout *s, const struct tess
 	at->bucket = *buckets;
 	at->state = s->bytes[TESS_STATE];
 	for (int64_t i = 0, n; i < state.len; i += n) {
-		n = state.len - i < TESS_OFFLOAD_BUCKET ? state.len - i : TESS_OFFLOAD_BUCKET;
+		n = state.len - i < most ? state.len - i : most;
 		s->bytes[TESS_STATE] +=
-			(uint64_t)at->arrays * pad_to_block((uint64_t)n * sizeof(float));
+			(uint64_t)at->arrays * tess_offload_pad((uint64_t)n * sizeof(float));
 		++*buckets;
 	}
 }
@@ -115,7 +125,7 @@ static bool find_rest(const struct tess_offload_layout *s, const struct tess_wei
 	out->bucket = -1;
 	out->offset = is_weight ? stored->weight + (uint64_t)at * tess_width(w->dtype)
 	                        : stored->gradient + (uint64_t)at * sizeof(float);
-	return stored->fetched;
+	return stored->fetched && (is_weight || stored->trained);
 }
 
 /* Finds elements of array k of the state. */
@@ -124,19 +134,20 @@ static bool find_state(const struct tess_offload_layout *s, const struct tess_we
 {
 	const struct tess_stored_weight *stored = &s->weight[w->index];
 	int64_t len = tess_weight_get_kept(s->program, w, s->rank, TESS_STATE).len;
-	int64_t bucket = at / TESS_OFFLOAD_BUCKET, begin = bucket * TESS_OFFLOAD_BUCKET;
-	int64_t each = len - begin < TESS_OFFLOAD_BUCKET ? len - begin : TESS_OFFLOAD_BUCKET;
-	uint64_t full = pad_to_block((uint64_t)TESS_OFFLOAD_BUCKET * sizeof(float));
+	int64_t most = tess_offload_get_bucket(s->program);
+	int64_t bucket = at / most, begin = bucket * most;
+	int64_t each = len - begin < most ? len - begin : most;
+	uint64_t full = tess_offload_pad((uint64_t)most * sizeof(float));
 
 	*out = (struct tess_stored_run){
 		.file = TESS_STATE,
 		.offset = stored->state + (uint64_t)(bucket * stored->arrays) * full +
-		          (uint64_t)k * pad_to_block((uint64_t)each * sizeof(float)) +
+		          (uint64_t)k * tess_offload_pad((uint64_t)each * sizeof(float)) +
 		          (uint64_t)(at - begin) * sizeof(float),
 		.n = begin + each - at < n ? begin + each - at : n,
 		.bucket = stored->bucket + bucket,
 	};
-	return stored->has_state;
+	return stored->has_state && k < stored->arrays;
 }
 
 bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w,
@@ -153,7 +164,8 @@ bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_we
 		return find_rest(s, w, what, at, out);
 	case TESS_MASTER:
 		if (own)
-			return find_rest(s, w, TESS_WEIGHT, state.start - rest.start + at, out);
+			return find_rest(s, w, TESS_WEIGHT, state.start - rest.start + at, out) &&
+			       s->weight[w->index].trained;
 		return find_state(s, w, 0, at, n, out);
 	default:
 		return find_state(s, w, what - TESS_MOMENT1 + !own, at, n, out);
@@ -198,7 +210,7 @@ static const char *get_value_name(int32_t what)
 	return name[what];
 }
 
-tess_status tess_offload_start(struct tess_offload *s, struct tess_transfer *t)
+tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t)
 {
 	uint64_t width = t->what == TESS_WEIGHT ? tess_width(t->weight->dtype) : sizeof(float);
 	struct tess_stored_run run;
@@ -223,15 +235,15 @@ tess_status tess_offload_wait(struct tess_transfer *t)
 	return tess_disk_wait(t->disk, &t->request);
 }
 
-void tess_offload_test(struct tess_offload *s)
+void tess_offload_test(const struct tess_offload *s)
 {
 	for (int32_t i = 0; s && i < 2; i++)
 		if (s->disk[i])
 			tess_disk_test(s->disk[i]);
 }
 
-tess_status tess_offload_move(struct tess_offload *s, const struct tess_weight *w, int32_t what,
-                              int64_t first, int64_t n, bool writes, void *memory)
+tess_status tess_offload_move(const struct tess_offload *s, const struct tess_weight *w,
+                              int32_t what, int64_t first, int64_t n, bool writes, void *memory)
 {
 	uint64_t width = what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
 	tess_status st = TESS_OK;

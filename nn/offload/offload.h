@@ -3,8 +3,9 @@
  * move.
  *
  * In one file are weights at rest and their gradients, in the other masters and moments. Small
- * weights stay in memory, with their gradients and state. The state of a weight is in buckets of
- * TESS_OFFLOAD_BUCKET elements: its master, if that is not the weight itself, then each moment.
+ * weights stay in memory, with their gradients and state: below TESS_OFFLOAD_MIN bytes, unless the
+ * program has a limit. The state of a weight is in buckets of TESS_OFFLOAD_BUCKET elements, or as
+ * many as the program has: its master, if that is not the weight itself, then each moment.
  */
 #ifndef TESS_NN_OFFLOAD_H
 #define TESS_NN_OFFLOAD_H
@@ -12,9 +13,12 @@
 #include "nn/offload/disk.h"
 #include "nn/program/storage.h"
 
-/* Bytes of a rank's part of a weight from which on it may be in a file. */
-enum { TESS_OFFLOAD_MIN = 64 << 10 };
-enum { TESS_OFFLOAD_BUCKET = 1 << 20 }; /* elements of a bucket */
+enum { TESS_OFFLOAD_MIN = 64 << 10, TESS_OFFLOAD_BUCKET = 1 << 20 }; /* bytes; elements */
+
+/* Returns the maximum number of elements of a bucket. */
+int64_t tess_offload_get_bucket(const struct tess_program *p);
+/* Returns the bytes of an array in a file: whole blocks. */
+uint64_t tess_offload_pad(uint64_t bytes);
 
 /* Returns the location that an option names: NULL, "host" or a folder. */
 int32_t tess_location_parse(const char *option);
@@ -29,7 +33,7 @@ bool tess_weight_has_stored_state(const struct tess_program *p, const struct tes
 struct tess_stored_weight {
 	uint64_t weight, gradient, state; /* offsets in the files */
 	int32_t arrays; /* of its state: masters and moments */
-	bool fetched, has_state; /* else the offsets are not used */
+	bool trained, fetched, has_state; /* else the offsets are not used */
 	int64_t bucket; /* number of its first bucket */
 };
 
@@ -77,12 +81,12 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	struct tess_disk_request request;
 };
 /* Starts a transfer; its elements must be adjacent in a file. Does not block for long. */
-tess_status tess_offload_start(struct tess_offload *s, struct tess_transfer *t);
+tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t);
 tess_status tess_offload_wait(struct tess_transfer *t);
 /* Lets transfers progress. s: NULL does nothing. */
-void tess_offload_test(struct tess_offload *s);
+void tess_offload_test(const struct tess_offload *s);
 /* Moves elements and waits, in as many transfers as there are adjacent runs. */
-tess_status tess_offload_move(struct tess_offload *s, const struct tess_weight *w, int32_t what,
-                              int64_t first, int64_t n, bool writes, void *memory);
+tess_status tess_offload_move(const struct tess_offload *s, const struct tess_weight *w,
+                              int32_t what, int64_t first, int64_t n, bool writes, void *memory);
 
 #endif

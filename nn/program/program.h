@@ -206,6 +206,9 @@ struct tess_program {
 	bool check; /* add steps that check the outputs of each record */
 	/* TESS_LOCATION_...: of weights between uses, if the style does not choose */
 	int32_t rest_location;
+	/* bytes of a rank's part of a weight from which on it may be in a file, and elements of a
+	 * bucket of state there; 0: the defaults of nn/offload/offload.h */
+	uint64_t offload_min, offload_bucket;
 	/* maximum bytes of a weight that is gathered or fetched at once; 0: no limit */
 	uint64_t tile;
 	const struct tess_device *device; /* the device to run it; NULL: host memory, exact sums */

@@ -18,6 +18,7 @@ struct tess_record_options {
 	int32_t weights; /* dtype of linear weights in memory; 0: as stored; or of panels */
 	int32_t math; /* dtype of linear products; 0: TESS_F32; TESS_BF16: for bf16 weights */
 	int32_t rest_location; /* of weights between uses: TESS_LOCATION_... */
+	uint64_t offload_min, offload_bucket; /* as in struct tess_program */
 	uint64_t tile; /* maximum bytes of a weight that is gathered or fetched at once; 0: any */
 	const char *values; /* pattern of modules whose outputs are kept; NULL: none (values.h) */
 	bool check; /* after each record, compare ranks and detect non-finite values */

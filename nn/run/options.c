@@ -12,6 +12,11 @@ const struct tess_option tess_run_options[] = {
 	{ "check", "0",
 	  "1: compare all bytes of weights, and after each module the values that must be "
 	  "equal on all ranks; find NaN and Inf" },
+	{ "offload_min", "65536",
+	  "bytes of a rank's part of a weight from which on an option of training that moves "
+	  "weights or state to files moves it" },
+	{ "offload_bucket", "1048576",
+	  "elements of the optimizer's state in files that are read, changed and written at once" },
 	{ "graphs", "calls",
 	  "steps of few rows as device graphs: calls (including group calls, if the backend "
 	  "can), ops, or none" },

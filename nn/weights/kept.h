@@ -1,6 +1,6 @@
 /*
  * kept.h - host access to a rank's part of a weight, gradient or optimizer state (parameters.h): in
- * place, or through a 64 KiB window if the host cannot address the device's memory.
+ * place, or through a window if it is in memory that the host cannot address, or in a file.
  */
 #ifndef TESS_NN_KEPT_H
 #define TESS_NN_KEPT_H
@@ -9,9 +9,10 @@
 
 struct tess_kept {
 	const struct tess_opened_device *device; /* borrowed */
-	const char *where; /* the weight */
-	char *data; /* in memory of the device; NULL: absent, or n is 0 */
-	int32_t dtype;
+	const struct tess_offload *offload; /* it is in a file; NULL: in memory; borrowed */
+	const struct tess_weight *weight; /* borrowed */
+	char *data; /* in memory of the device; NULL: absent, in a file, or n is 0 */
+	int32_t what, dtype;
 	int64_t n; /* elements */
 	bool writes; /* the window is written back */
 	char *window; /* elements [first, first + mapped); NULL: none */
@@ -21,9 +22,14 @@ struct tess_kept {
 /* Opens the part that `what` (TESS_WEIGHT, ...) names. Close it. */
 void tess_kept_open(const struct tess_parameters *s, const struct tess_weight *w, int32_t what,
                     bool writes, struct tess_kept *out);
+/* Returns whether the part does not exist, although it has elements. */
+static inline bool tess_kept_is_absent(const struct tess_kept *k)
+{
+	return k->n && !k->data && !k->offload;
+}
 /*
  * Sets *out to elements [first, first + *n), which are valid until the next call. Reduces *n if the
- * window ends earlier. Fast for increasing `first`.
+ * window ends earlier. Fast for increasing `first`. TESS_EIO: the disk failed.
  */
 tess_status tess_kept_map(struct tess_kept *k, int64_t first, int64_t *n, void **out);
 /* Writes the window back unless `st` is a failure. Returns `st`, or how that failed. */

@@ -10,6 +10,7 @@
 #include <tessera/reduce.h>
 
 enum { ALIGNED = 16 }; /* elements of a cache line: each weight's part starts in a new one */
+enum { CLEARED = 1 << 20 }; /* elements that are set to 0 at once */
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
@@ -29,12 +30,15 @@ static void find_spans(struct tess_parameters *s)
 		a->state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
 		a->weight = s->weights.view[i].data;
 		a->own = a->trained && tess_weight_is_own_master(w, a->rest, a->state);
-		if (a->own)
+		if (a->own && a->weight)
 			a->master = (float *)a->weight + (a->state.start - a->rest.start);
 	}
 }
 
-/* Partitions f32 memory into masters and moments. Returns the elements; base NULL: only counts. */
+/*
+ * Partitions f32 memory into masters and moments that are in no file. Returns the elements; base
+ * NULL: only counts.
+ */
 static int64_t lay_out_state(struct tess_parameters *s, int32_t moments, float *base)
 {
 	int64_t n = 0;
@@ -42,7 +46,9 @@ static int64_t lay_out_state(struct tess_parameters *s, int32_t moments, float *
 	for (int32_t i = 0; i < s->program->nweights; i++) {
 		struct tess_parameter *a = &s->each[i];
 
-		for (int32_t k = a->own; a->trained && k <= moments; k++) {
+		if (!a->trained || s->offload.layout.weight[i].has_state)
+			continue;
+		for (int32_t k = a->own; k <= moments; k++) {
 			if (base)
 				*(k ? &a->moment[k - 1] : &a->master) = base + n;
 			n += tess_up(a->state.len, ALIGNED) * ALIGNED;
@@ -87,6 +93,29 @@ static tess_status fill_masters(const struct tess_parameters *s)
 	return st;
 }
 
+/* Sets moments in files to 0. */
+static tess_status clear_stored_moments(const struct tess_parameters *s, int32_t moments)
+{
+	const struct tess_offload *files = &s->offload;
+	float *zeros = aligned_alloc(TESS_DISK_ALIGN, CLEARED * sizeof *zeros);
+	tess_status st = zeros ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (zeros)
+		memset(zeros, 0, CLEARED * sizeof *zeros);
+	for (int32_t i = 0; i < s->program->nweights && !st; i++) {
+		int64_t len = s->each[i].state.len;
+
+		for (int32_t k = 0; k < moments && files->layout.weight[i].has_state; k++)
+			for (int64_t at = 0, n; at < len && !st; at += n) {
+				n = len - at < CLEARED ? len - at : CLEARED;
+				st = tess_offload_move(files, s->program->weight[i],
+				                       TESS_MOMENT1 + k, at, n, true, zeros);
+			}
+	}
+	free(zeros);
+	return st;
+}
+
 static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes, float **out)
 {
 	void *memory;
@@ -125,6 +154,8 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 		lay_out_state(&s, moments, s.state);
 		st = fill_masters(&s);
 	}
+	if (!st)
+		st = clear_stored_moments(&s, moments);
 	if (!st)
 		*out = s;
 	else
@@ -341,7 +372,7 @@ static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool re
 	tess_kept_open(g->s, g->tensor->weight, g->what, false, &g->kept);
 	width = tess_width(g->kept.dtype);
 	g->storage = g->what == TESS_WEIGHT ? TESS_REST : TESS_STATE;
-	if (!g->kept.data && g->kept.n) /* n is 0 for weights of other stages */
+	if (tess_kept_is_absent(&g->kept)) /* n is 0 for weights of other stages */
 		return tess_fail(TESS_EINVAL,
 		                 "%s has no such state: it is not trained, or the "
 		                 "optimizer keeps none",
