@@ -1,6 +1,10 @@
 #include "nn/compile/fetched.h"
 
+#include "nn/program/storage.h"
+
 #include <tessera/style.h>
+
+enum { TILE_RUNS = 4 }; /* runs of weights that are read at once in a tile of a larger weight */
 
 /* Fails if the device does not compute from host memory. */
 static void check_fetching_device(struct tess_recorder *r)
@@ -20,6 +24,8 @@ void tess_program_place_fetched(struct tess_recorder *r)
 	if (r->status || p->training || p->rest_location != TESS_LOCATION_DISK)
 		return;
 	check_fetching_device(r);
+	if (!p->tile)
+		p->tile = TILE_RUNS * tess_program_get_bucket(p);
 	for (int32_t i = 0, n = p->nweights; i < n && !r->status; i++) {
 		struct tess_weight *w = p->weight[i];
 

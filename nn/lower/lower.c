@@ -1,7 +1,7 @@
 #include "nn/lower/lower.h"
 
 #include "core/base/status.h"
-#include "nn/lower/build.h"
+#include "nn/lower/tiles.h"
 
 #include <string.h>
 #include <tessera/reduce.h>
@@ -201,6 +201,7 @@ static void lower_records(struct build *b, struct value *dense)
 		if (!build_has_record(b, rec) || (b->wanted && !b->wanted[b->record]))
 			continue;
 		enter_record(b, rec);
+		b->tile = 0;
 		if (b->gathers)
 			build_gather_weights(b);
 		lower_record(b, rec);
@@ -295,6 +296,7 @@ static tess_status lower_program(const struct tess_program *p, int32_t rank,
 	struct tess_arena arena = { 0 };
 	struct tess_rank_program *l = TESS_NEW(&arena, struct tess_rank_program, 1);
 	struct build b = { .p = p, .l = l, .weights = weights, .wanted = wanted };
+	bool gathers = p->training || p->rest_location == TESS_LOCATION_DISK;
 	struct value logits, *values;
 
 	if (!l)
@@ -313,7 +315,9 @@ static tess_status lower_program(const struct tess_program *p, int32_t rank,
 		alloc_values(&b);
 	if (!b.status && p->training)
 		build_place_gradients(&b);
-	if (!b.status && (p->training || p->rest_location == TESS_LOCATION_DISK))
+	if (!b.status && gathers)
+		build_plan_tiles(&b);
+	if (!b.status && gathers)
 		build_plan_gathers(&b);
 	lower_records(&b, values);
 	set_stage_result(&b, &l->loss, p->loss, p->loss_stage);

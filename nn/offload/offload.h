@@ -88,8 +88,11 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	int64_t rows, row_stride;
 	struct tess_disk *disk; /* private, as what follows */
 	struct tess_disk_request request;
-	struct tess_transfer *after; /* in the queue of a fetcher (nn/weights/fetch.h) */
+	/* of a fetcher (nn/weights/fetch.h): the transfer after it, whether it has ended, and how */
+	struct tess_transfer *after;
 	bool done;
+	tess_status status;
+	char message[256];
 };
 /* Starts a transfer; its elements must be adjacent in a file. Does not block for long. */
 tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t);

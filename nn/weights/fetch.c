@@ -219,9 +219,9 @@ static void execute_transfer(struct tess_fetcher *f, struct tess_transfer *t)
 	else
 		read_ahead(f, &r);
 	st = walk_range(f, &r, &copy);
-	t->request.status = st;
+	t->status = st;
 	if (st)
-		snprintf(t->request.message, sizeof t->request.message, "%s", tess_error());
+		snprintf(t->message, sizeof t->message, "%s", tess_error());
 	drop_used(f, &r);
 }
 
@@ -254,7 +254,7 @@ void tess_fetcher_start(struct tess_fetcher *f, struct tess_transfer *t)
 {
 	t->done = false;
 	t->after = NULL;
-	t->request.status = TESS_OK;
+	t->status = TESS_OK;
 	pthread_mutex_lock(&f->lock);
 	if (f->first)
 		f->last->after = t;
@@ -271,8 +271,8 @@ tess_status tess_fetcher_wait(struct tess_fetcher *f, struct tess_transfer *t)
 	while (!t->done)
 		pthread_cond_wait(&f->changed, &f->lock);
 	pthread_mutex_unlock(&f->lock);
-	return t->request.status ? tess_fail(t->request.status, "%s: %s", t->weight->name,
-	                                     t->request.message)
+	return t->status ? tess_fail(t->status, "%s: %s", t->weight->name,
+	                                     t->message)
 	                         : TESS_OK;
 }
 
