@@ -109,7 +109,7 @@ static void place_head_gradient(struct tess_offload_layout *s, const struct tess
 	while (p->weight[first]->table != w->table)
 		first++;
 	if (p->weight[first] != w || !tess_weight_is_fetched(p, w->table, s->rank) ||
-	    !is_trained(p, w->table))
+	    !is_trained(p, tess_weight_get_table(w)))
 		return;
 	at->fetched = at->trained = true;
 	at->gradient =

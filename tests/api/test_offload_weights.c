@@ -1,0 +1,204 @@
+/*
+ * test_offload_weights.c - training with weights and gradients in files: the bits of a run in memory
+ * for any mesh, schedule and number of micro-batches. The environment makes limits small.
+ */
+#include "tests/support/spawn.h"
+#include "tests/support/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/train.h>
+
+enum { SEQUENCES = 4, IDS = 110, STEPS = 2, MICRO = 3 };
+
+static const int64_t lengths[SEQUENCES] = { 33, 5, 40, 32 };
+
+struct job { /* of all ranks */
+	const char *model, *mesh, *plan, *schedule;
+	const char *const *overrides, *const *recompute; /* end with NULL */
+	uint64_t bucket;
+	int nmicro;
+	const char *weights, *state; /* folders; NULL: memory */
+	uint64_t hash; /* of everything that must not depend on the job; set by rank 0 */
+	struct tess_trainer_info info; /* of rank 0 */
+};
+
+static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
+{
+	const unsigned char *at = data;
+
+	for (size_t i = 0; i < n; i++)
+		*hash = (*hash ^ at[i]) * 0x100000001b3u;
+}
+
+/* Hashes values `from` to `to` of all tensors, in full. */
+static tess_status hash_tensors(struct tess_trainer *t, int32_t from, int32_t to, uint64_t *hash)
+{
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
+		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+		float *full = calloc((size_t)about->size, sizeof *full);
+
+		for (int32_t what = from; what <= to && !st; what++) {
+			st = tess_trainer_gather(t, what, i, 0, about->size, 0, full);
+			mix_into_hash(hash, full, (size_t)about->size * sizeof *full);
+		}
+		free(full);
+	}
+	return st;
+}
+
+static tess_status train_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
+{
+	int32_t ids[MICRO][IDS];
+	struct tess_training_result r = { .size = sizeof r };
+	tess_status st = TESS_OK;
+
+	for (int step = 0; step < STEPS && !st; step++) {
+		struct tess_batch micro[MICRO];
+
+		for (int k = 0; k < j->nmicro; k++) {
+			for (int i = 0; i < IDS; i++)
+				ids[k][i] = (i * 37 + i / 7 * 11 + (2 * step + k) * 29) % 90;
+			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
+		}
+		st = getenv("GRADIENTS") ? tess_trainer_compute_gradients(t, micro, j->nmicro, &r) : tess_trainer_step(t, micro, j->nmicro, 1e-2, &r);
+		mix_into_hash(hash, &r.loss, sizeof r.loss);
+		mix_into_hash(hash, &r.norm, sizeof r.norm);
+		if (!st)
+			st = hash_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
+	}
+	return st ? st : hash_tensors(t, TESS_WEIGHT, TESS_WEIGHT, hash);
+}
+
+static tess_status train_on_rank(struct tess_world *w, void *arg)
+{
+	struct job *j = arg;
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .threads = 1,
+		                                .plan = j->plan,
+		                                .overrides = j->overrides,
+		                                .recompute = j->recompute,
+		                                .pipeline_schedule = j->schedule,
+		                                .bucket = j->bucket,
+		                                .weight_decay = 0.1,
+		                                .clip = 1,
+		                                .offload_optimizer = j->state,
+		                                .offload_weights = j->weights };
+	struct tess_trainer *t = NULL;
+	struct tess_mesh *mesh = NULL;
+	uint64_t hash = 0xcbf29ce484222325u;
+	char path[512];
+	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
+
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, j->model);
+	if (!st)
+		st = tess_trainer_open(mesh, path, &options, &t);
+	if (!st)
+		st = train_steps(t, j, &hash);
+	if (!st && tess_world_rank(w) == 0) {
+		j->hash = hash;
+		j->info.size = sizeof j->info;
+		tess_trainer_get_info(t, &j->info);
+	}
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return st;
+}
+
+static tess_status run_job(struct job *j)
+{
+	int32_t n;
+
+	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
+	return tess_world_spawn_threads(n, train_on_rank, j);
+}
+
+#define LIST(...) \
+	(const char *const[]) \
+	{ \
+		__VA_ARGS__, NULL \
+	}
+#define TIED "../../../data"
+#define TIED_BF16 "../stories260K-bf16"
+
+static char folder[64];
+static const char *const models[] = { "llama", "llama-bf16", TIED, TIED_BF16, "mixtral", "gpt2" };
+enum { MODELS = sizeof models / sizeof *models };
+
+static const struct layout {
+	const char *mesh, *plan, *schedule;
+	const char *const *overrides;
+	bool recomputes;
+} layouts[] = {
+	{ "tp=1", NULL, NULL, NULL, false },
+	{ "tp=1", NULL, NULL, NULL, true },
+	{ "dp=2,tp=1", NULL, NULL, NULL, false },
+	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false },
+	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), false },
+	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero3"), true },
+	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero1"), false },
+	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), false },
+	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false },
+	{ "tp=2", NULL, NULL, NULL, false },
+	{ "tp=2", "tp+sp", NULL, NULL, false },
+	{ "dp=2,tp=2", NULL, NULL, LIST("dp:**=zero3"), false },
+	{ "pp=2", NULL, NULL, NULL, false },
+	{ "pp=2", NULL, "zb-v", NULL, false },
+	{ "pp=2", NULL, "interleaved:2", NULL, true },
+	{ "pp=2,tp=2", NULL, "zb-h1", NULL, false },
+	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero3"), false },
+	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero1"), false },
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static void check_layout(const char *model, const struct layout *l, int nmicro, uint64_t want)
+{
+	struct job j = { .model = model,
+		         .mesh = l->mesh,
+		         .plan = l->plan,
+		         .schedule = l->schedule,
+		         .overrides = l->overrides,
+		         .recompute = l->recomputes ? LIST(!strcmp(model, "gpt2") ? "transformer.h.*" : "model.layers.*") : NULL,
+		         .bucket = 9000,
+		         .nmicro = nmicro,
+		         .weights = folder };
+
+	ck_assert_msg(!run_job(&j), "%s on %s: %s", model, l->mesh, tess_error());
+	ck_assert_msg(j.hash == want, "%s on %s (%s, %s, %s), %d micro-batches: other bits", model,
+	              l->mesh, l->plan ? l->plan : "auto", l->schedule ? l->schedule : "1f1b",
+	              l->overrides ? l->overrides[0] : "no rule", nmicro);
+}
+
+START_TEST(same_bits)
+{
+	const char *model = models[_i / 2];
+	struct job memory = { .model = model, .mesh = "tp=1", .nmicro = _i % 2 ? MICRO : 1 };
+	const bool small = strcmp(model, TIED) && strcmp(model, TIED_BF16);
+	const char *only = getenv("ONLY");
+
+	ck_assert_msg(!run_job(&memory), "%s: %s", model, tess_error());
+	for (int i = 0; i < LAYOUTS; i++)
+		if ((!layouts[i].schedule || !small || !strcmp(layouts[i].schedule, "zb-h1")) && (!only || atoi(only) == i)) {
+			fprintf(stderr, "%s %d %s\n", model, i, layouts[i].mesh);
+			check_layout(model, &layouts[i], memory.nmicro, memory.hash);
+		}
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("offload_weights", 120, &r);
+	char command[128];
+	int status;
+
+	snprintf(folder, sizeof folder, "/tmp/tessera-offload-XXXXXX");
+	ck_assert(mkdtemp(folder) != NULL);
+	tcase_add_loop_test(t, same_bits, 0, 2 * MODELS);
+	status = suite_end(r);
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	return system(command) ? 1 : status;
+}
