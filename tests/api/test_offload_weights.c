@@ -1,6 +1,7 @@
 /*
- * test_offload_weights.c - training with weights and gradients in files: the bits of a run in memory
- * for any mesh, schedule and number of micro-batches. The environment makes limits small.
+ * test_offload_weights.c - training with weights and gradients in files: the bits of a run in
+ * memory for any mesh, schedule and number of micro-batches, with state in memory or in a file. The
+ * environment makes limits small.
  */
 #include "tests/support/spawn.h"
 #include "tests/support/suite.h"
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/split.h>
 #include <tessera/train.h>
 
 enum { SEQUENCES = 4, IDS = 110, STEPS = 2, MICRO = 3 };
@@ -64,7 +66,7 @@ static tess_status train_steps(struct tess_trainer *t, const struct job *j, uint
 				ids[k][i] = (i * 37 + i / 7 * 11 + (2 * step + k) * 29) % 90;
 			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
 		}
-		st = getenv("GRADIENTS") ? tess_trainer_compute_gradients(t, micro, j->nmicro, &r) : tess_trainer_step(t, micro, j->nmicro, 1e-2, &r);
+		st = tess_trainer_step(t, micro, j->nmicro, 1e-2, &r);
 		mix_into_hash(hash, &r.loss, sizeof r.loss);
 		mix_into_hash(hash, &r.norm, sizeof r.norm);
 		if (!st)
@@ -132,59 +134,73 @@ static const struct layout {
 	const char *mesh, *plan, *schedule;
 	const char *const *overrides;
 	bool recomputes;
+	const char *model; /* the only one that can, or the only one that is tested; NULL: all */
 } layouts[] = {
-	{ "tp=1", NULL, NULL, NULL, false },
-	{ "tp=1", NULL, NULL, NULL, true },
-	{ "dp=2,tp=1", NULL, NULL, NULL, false },
-	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false },
-	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), false },
-	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero3"), true },
-	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero1"), false },
-	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), false },
-	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false },
-	{ "tp=2", NULL, NULL, NULL, false },
-	{ "tp=2", "tp+sp", NULL, NULL, false },
-	{ "dp=2,tp=2", NULL, NULL, LIST("dp:**=zero3"), false },
-	{ "pp=2", NULL, NULL, NULL, false },
-	{ "pp=2", NULL, "zb-v", NULL, false },
-	{ "pp=2", NULL, "interleaved:2", NULL, true },
-	{ "pp=2,tp=2", NULL, "zb-h1", NULL, false },
-	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero3"), false },
-	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero1"), false },
+	{ "tp=1", NULL, NULL, NULL, false, NULL },
+	{ "tp=1", NULL, NULL, NULL, true, NULL },
+	{ "dp=2,tp=1", NULL, NULL, NULL, false, NULL },
+	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false, NULL },
+	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), true, NULL },
+	{ "tp=2", NULL, NULL, NULL, false, NULL },
+	{ "tp=2", "tp+sp", NULL, NULL, false, NULL },
+	{ "dp=2,tp=2", NULL, NULL, LIST("dp:**=zero3"), false, NULL },
+	{ "pp=2", NULL, NULL, NULL, false, NULL },
+	{ "pp=2,tp=2", NULL, "zb-h1", NULL, false, NULL },
+	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero1"), false, NULL },
+	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero3"), true, NULL },
+	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero3"), false, "llama" },
+	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero1"), false, "llama" },
+	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), false, "llama-bf16" },
+	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false, "llama-bf16" },
+	{ "pp=2", NULL, "zb-v", NULL, false, TIED },
+	{ "pp=2", NULL, "interleaved:2", NULL, true, TIED },
+	{ "ep=2,tp=2", "ep", NULL, NULL, false, "mixtral" },
+	{ "dp=2,ep=2,tp=1", "ep", NULL, LIST("dp:**=zero3"), false, "mixtral" },
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static void check_layout(const char *model, const struct layout *l, int nmicro, uint64_t want)
+static void check_layout(const char *model, int i, int nmicro, const struct job *memory)
 {
+	const struct layout *l = &layouts[i];
 	struct job j = { .model = model,
 		         .mesh = l->mesh,
 		         .plan = l->plan,
 		         .schedule = l->schedule,
 		         .overrides = l->overrides,
-		         .recompute = l->recomputes ? LIST(!strcmp(model, "gpt2") ? "transformer.h.*" : "model.layers.*") : NULL,
-		         .bucket = 9000,
+		         .recompute = l->recomputes
+		                              ? LIST(strcmp(model, "gpt2") ? "model.layers.*"
+		                                                           : "transformer.h.*")
+		                              : NULL,
+		         .bucket = i % 3 ? 9000 : 0,
 		         .nmicro = nmicro,
-		         .weights = folder };
+		         .weights = folder,
+		         .state = i % 4 > 1 ? folder : NULL };
 
 	ck_assert_msg(!run_job(&j), "%s on %s: %s", model, l->mesh, tess_error());
-	ck_assert_msg(j.hash == want, "%s on %s (%s, %s, %s), %d micro-batches: other bits", model,
-	              l->mesh, l->plan ? l->plan : "auto", l->schedule ? l->schedule : "1f1b",
+	ck_assert_msg(j.hash == memory->hash, "%s on %s (%s, %s, %s), %d micro-batches: other bits",
+	              model, l->mesh, l->plan ? l->plan : "auto",
+	              l->schedule ? l->schedule : "1f1b",
 	              l->overrides ? l->overrides[0] : "no rule", nmicro);
+	ck_assert_uint_gt(j.info.weight_disk_bytes, 0);
+	ck_assert_uint_lt(10 * j.info.weight_bytes, memory->info.weight_bytes);
+	ck_assert_uint_lt(10 * j.info.gradient_bytes, memory->info.gradient_bytes);
+	ck_assert((j.info.state_disk_bytes > 0) == (j.state != NULL));
 }
 
+/* Every layout runs with each number of micro-batches for about half of the models. */
 START_TEST(same_bits)
 {
-	const char *model = models[_i / 2];
-	struct job memory = { .model = model, .mesh = "tp=1", .nmicro = _i % 2 ? MICRO : 1 };
-	const bool small = strcmp(model, TIED) && strcmp(model, TIED_BF16);
-	const char *only = getenv("ONLY");
+	int m = _i * THIN;
+	const char *model = models[m];
+	struct job memory[2];
 
-	ck_assert_msg(!run_job(&memory), "%s: %s", model, tess_error());
-	for (int i = 0; i < LAYOUTS; i++)
-		if ((!layouts[i].schedule || !small || !strcmp(layouts[i].schedule, "zb-h1")) && (!only || atoi(only) == i)) {
-			fprintf(stderr, "%s %d %s\n", model, i, layouts[i].mesh);
-			check_layout(model, &layouts[i], memory.nmicro, memory.hash);
-		}
+	for (int k = 0; k < 2; k++) {
+		memory[k] = (struct job){ .model = model, .mesh = "tp=1", .nmicro = k ? MICRO : 1 };
+		ck_assert_msg(!run_job(&memory[k]), "%s: %s", model, tess_error());
+	}
+	for (int i = TSAN; i < LAYOUTS; i++)
+		if (!layouts[i].model || !strcmp(layouts[i].model, model))
+			check_layout(model, i, (i + m) % 2 ? MICRO : 1, &memory[(i + m) % 2]);
 }
 END_TEST
 
@@ -197,7 +213,7 @@ int main(void)
 
 	snprintf(folder, sizeof folder, "/tmp/tessera-offload-XXXXXX");
 	ck_assert(mkdtemp(folder) != NULL);
-	tcase_add_loop_test(t, same_bits, 0, 2 * MODELS);
+	tcase_add_loop_test(t, same_bits, 0, (int)tess_up(MODELS, THIN));
 	status = suite_end(r);
 	snprintf(command, sizeof command, "rm -r %s", folder);
 	return system(command) ? 1 : status;
