@@ -232,9 +232,9 @@ struct tess_trainer_info {
 	uint64_t state_bytes;
 	/* Bytes allocated for values of a step. */
 	uint64_t step_bytes;
-	/* Bytes of this rank's file with offloaded weights and their gradients; 0: there is none. */
+	/* Bytes of the rank's file with offloaded weights and their gradients; 0: none. */
 	uint64_t weight_disk_bytes;
-	/* Bytes of its file with the offloaded state of the optimizer; 0: there is none. */
+	/* Bytes of the rank's file with the offloaded state of the optimizer; 0: none. */
 	uint64_t state_disk_bytes;
 };
 TESS_TIGHT(tess_trainer_info, state_disk_bytes);

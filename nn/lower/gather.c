@@ -134,10 +134,7 @@ void build_plan_gathers(struct build *b)
 
 static struct value add_room(struct build *b, const struct tess_weight *w)
 {
-	struct value v = build_add_temporary(b, 0, 1, count_local_elements(b, w), w->dtype);
-
-	build_align_value(b, &v);
-	return v;
+	return build_add_temporary(b, 0, 1, count_local_elements(b, w), w->dtype);
 }
 
 static struct tess_step *fetch_weight(struct build *b, const struct tess_weight *w,

@@ -67,8 +67,8 @@ static uint64_t take_extent(uint64_t *end, uint64_t bytes)
 }
 
 /* Finds the first weight that reads `table` as a tied head; NULL: none. */
-static const struct tess_weight *find_first_head(const struct tess_program *p,
-                                                 const struct tess_weight *table)
+static const struct tess_weight *find_tied_head(const struct tess_program *p,
+                                                const struct tess_weight *table)
 {
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (p->weight[i]->table == table)
@@ -83,7 +83,7 @@ static bool has_own_gradient(const struct tess_program *p, const struct tess_wei
 
 	if (!is_trained(p, table ? table : w))
 		return false;
-	return w->table ? find_first_head(p, w->table) == w : !w->copies || !find_first_head(p, w);
+	return w->table ? find_tied_head(p, w->table) == w : !w->copies || !find_tied_head(p, w);
 }
 
 /* Places the weight that a rank keeps, and its gradient, behind what the file has so far. */

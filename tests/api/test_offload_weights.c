@@ -26,7 +26,7 @@ struct job { /* of all ranks */
 	struct tess_trainer_info info; /* of rank 0 */
 };
 
-static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
+static void fold_into_hash(uint64_t *hash, const void *data, size_t n)
 {
 	const unsigned char *at = data;
 
@@ -35,7 +35,8 @@ static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
 }
 
 /* Hashes values `from` to `to` of all tensors, in full. */
-static tess_status hash_tensors(struct tess_trainer *t, int32_t from, int32_t to, uint64_t *hash)
+static tess_status hash_trained_tensors(struct tess_trainer *t, int32_t from, int32_t to,
+                                        uint64_t *hash)
 {
 	tess_status st = TESS_OK;
 
@@ -45,14 +46,14 @@ static tess_status hash_tensors(struct tess_trainer *t, int32_t from, int32_t to
 
 		for (int32_t what = from; what <= to && !st; what++) {
 			st = tess_trainer_gather(t, what, i, 0, about->size, 0, full);
-			mix_into_hash(hash, full, (size_t)about->size * sizeof *full);
+			fold_into_hash(hash, full, (size_t)about->size * sizeof *full);
 		}
 		free(full);
 	}
 	return st;
 }
 
-static tess_status train_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
+static tess_status train_few_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
 {
 	int32_t ids[MICRO][IDS];
 	struct tess_training_result r = { .size = sizeof r };
@@ -67,15 +68,15 @@ static tess_status train_steps(struct tess_trainer *t, const struct job *j, uint
 			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
 		}
 		st = tess_trainer_step(t, micro, j->nmicro, 1e-2, &r);
-		mix_into_hash(hash, &r.loss, sizeof r.loss);
-		mix_into_hash(hash, &r.norm, sizeof r.norm);
+		fold_into_hash(hash, &r.loss, sizeof r.loss);
+		fold_into_hash(hash, &r.norm, sizeof r.norm);
 		if (!st)
-			st = hash_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
+			st = hash_trained_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
 	}
-	return st ? st : hash_tensors(t, TESS_WEIGHT, TESS_WEIGHT, hash);
+	return st ? st : hash_trained_tensors(t, TESS_WEIGHT, TESS_WEIGHT, hash);
 }
 
-static tess_status train_on_rank(struct tess_world *w, void *arg)
+static tess_status train_with_weights_stored(struct tess_world *w, void *arg)
 {
 	struct job *j = arg;
 	struct tess_trainer_options options = { .size = sizeof options,
@@ -99,7 +100,7 @@ static tess_status train_on_rank(struct tess_world *w, void *arg)
 	if (!st)
 		st = tess_trainer_open(mesh, path, &options, &t);
 	if (!st)
-		st = train_steps(t, j, &hash);
+		st = train_few_steps(t, j, &hash);
 	if (!st && tess_world_rank(w) == 0) {
 		j->hash = hash;
 		j->info.size = sizeof j->info;
@@ -110,12 +111,12 @@ static tess_status train_on_rank(struct tess_world *w, void *arg)
 	return st;
 }
 
-static tess_status run_job(struct job *j)
+static tess_status run_offloaded_job(struct job *j)
 {
 	int32_t n;
 
 	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
-	return tess_world_spawn_threads(n, train_on_rank, j);
+	return tess_world_spawn_threads(n, train_with_weights_stored, j);
 }
 
 #define LIST(...) \
@@ -159,7 +160,7 @@ static const struct layout {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static void check_layout(const char *model, int i, int nmicro, const struct job *memory)
+static void check_offloaded(const char *model, int i, int nmicro, const struct job *memory)
 {
 	const struct layout *l = &layouts[i];
 	struct job j = { .model = model,
@@ -176,7 +177,7 @@ static void check_layout(const char *model, int i, int nmicro, const struct job 
 		         .weights = folder,
 		         .state = i % 4 > 1 ? folder : NULL };
 
-	ck_assert_msg(!run_job(&j), "%s on %s: %s", model, l->mesh, tess_error());
+	ck_assert_msg(!run_offloaded_job(&j), "%s on %s: %s", model, l->mesh, tess_error());
 	ck_assert_msg(j.hash == memory->hash, "%s on %s (%s, %s, %s), %d micro-batches: other bits",
 	              model, l->mesh, l->plan ? l->plan : "auto",
 	              l->schedule ? l->schedule : "1f1b",
@@ -196,11 +197,11 @@ START_TEST(same_bits)
 
 	for (int k = 0; k < 2; k++) {
 		memory[k] = (struct job){ .model = model, .mesh = "tp=1", .nmicro = k ? MICRO : 1 };
-		ck_assert_msg(!run_job(&memory[k]), "%s: %s", model, tess_error());
+		ck_assert_msg(!run_offloaded_job(&memory[k]), "%s: %s", model, tess_error());
 	}
 	for (int i = TSAN; i < LAYOUTS; i++)
 		if (!layouts[i].model || !strcmp(layouts[i].model, model))
-			check_layout(model, i, (i + m) % 2 ? MICRO : 1, &memory[(i + m) % 2]);
+			check_offloaded(model, i, (i + m) % 2 ? MICRO : 1, &memory[(i + m) % 2]);
 }
 END_TEST
 
