@@ -102,8 +102,8 @@ void build_read_earlier(struct build *b, const struct tess_weight *w, int64_t fi
 }
 
 /* Adds d to what has been read, and writes the sum. */
-static void add_part(struct build *b, const struct tess_weight *w, int64_t first,
-                     const struct build_earlier *to, const struct value *d)
+static void add_earlier(struct build *b, const struct tess_weight *w, int64_t first,
+                        const struct build_earlier *to, const struct value *d)
 {
 	struct tess_step *s;
 
@@ -134,7 +134,7 @@ void build_store_gradient(struct build *b, const struct tess_weight *w, int64_t 
 		if (next < d->cols)
 			*earlier =
 				read_stored_part(b, w, first + next, limit_part(b, d->cols - next));
-		add_part(b, w, first + at, &now, &part);
+		add_earlier(b, w, first + at, &now, &part);
 		at = next;
 	}
 }

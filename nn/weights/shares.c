@@ -31,8 +31,8 @@ static struct tess_coll make_gather(const struct share_exchange *x, const struct
 		                   .where = w->name };
 }
 
-static struct tess_run find_share(const struct share_exchange *x, const struct tess_weight *w,
-                                  int32_t q)
+static struct tess_run find_shared_run(const struct share_exchange *x, const struct tess_weight *w,
+                                       int32_t q)
 {
 	return tess_program_get_share(x->s->program, x->s->each[w->index].rest.len, q);
 }
@@ -42,7 +42,7 @@ static tess_status gather_in_memory(struct share_exchange *x, const struct tess_
 	struct tess_coll c;
 
 	for (int32_t q = 0; q < x->n; q++)
-		x->counts[q] = (uint64_t)find_share(x, w, q).len;
+		x->counts[q] = (uint64_t)find_shared_run(x, w, q).len;
 	c = make_gather(x, w, x->s->each[w->index].weight);
 	return tess_group_run(x->shards, &c);
 }
@@ -60,7 +60,7 @@ static tess_status move_window_shares(struct share_exchange *x, const struct tes
 
 		*t = (struct tess_transfer){ .weight = w,
 			                     .what = TESS_WEIGHT,
-			                     .first = find_share(x, w, q).start + at,
+			                     .first = find_shared_run(x, w, q).start + at,
 			                     .n = (int64_t)x->counts[q],
 			                     .writes = writes,
 			                     .memory = x->window + before * tess_width(w->dtype) };
@@ -82,17 +82,18 @@ static tess_status move_window_shares(struct share_exchange *x, const struct tes
 static tess_status gather_in_files(struct share_exchange *x, const struct tess_weight *w)
 {
 	uint64_t room = tess_program_get_bucket(x->s->program) / tess_width(w->dtype);
-	int64_t most = (int64_t)room / x->n, longest = find_share(x, w, 0).len;
+	int64_t most = (int64_t)room / x->n, longest = find_shared_run(x, w, 0).len;
 	tess_status st = TESS_OK;
 
 	most += !most;
 	for (int32_t q = 1; q < x->n; q++)
-		longest = find_share(x, w, q).len > longest ? find_share(x, w, q).len : longest;
+		longest = find_shared_run(x, w, q).len > longest ? find_shared_run(x, w, q).len
+		                                                 : longest;
 	for (int64_t at = 0; at < longest && !st; at += most) {
 		struct tess_coll c;
 
 		for (int32_t q = 0; q < x->n; q++) {
-			int64_t left = find_share(x, w, q).len - at;
+			int64_t left = find_shared_run(x, w, q).len - at;
 
 			x->counts[q] = (uint64_t)(left < 0 ? 0 : left < most ? left : most);
 		}
