@@ -55,6 +55,8 @@ enum tess_chat_flag {
 	TESS_CHAT_FINAL_UNPROMPTED = 1 << 21,
 	/* In training, what precedes an answer counts, too. */
 	TESS_CHAT_TRAIN_HEADER = 1 << 22,
+	/* In training, the line feed before an answer counts, too. */
+	TESS_CHAT_TRAIN_LINE_FEED = 1 << 26,
 	/* The template accepts lists of parts as content: joined, or stripped one by one. */
 	TESS_CHAT_PARTS = 1 << 23,
 	TESS_CHAT_PARTS_STRIPPED = 1 << 24,
@@ -92,8 +94,8 @@ extern const struct tess_chat_form tess_chat_forms[];
 extern const int32_t tess_chat_nforms;
 
 /* Long system messages of templates (preambles.c). */
-extern const char tess_chat_command_r7b[], tess_chat_tiny_aya[], tess_chat_mistral_small[];
-extern const char tess_chat_ministral[], tess_chat_smollm[];
+extern const char tess_chat_tiny_aya[], tess_chat_mistral_small[], tess_chat_ministral[];
+extern const char tess_chat_smollm[];
 
 /* Bytes of a string. */
 struct tess_chat_view {

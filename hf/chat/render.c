@@ -29,7 +29,8 @@ static int64_t find_system(const struct tess_chat_writer *w)
 
 static tess_status check_system(const struct tess_chat_writer *w, int64_t i, int64_t leading)
 {
-	if (has_flag(w, TESS_CHAT_NO_SYSTEM))
+	if (has_flag(w, TESS_CHAT_NO_SYSTEM) &&
+	    (w->message[i].ncontent || has_flag(w, TESS_CHAT_ALTERNATE)))
 		return tess_chat_fail(w, i,
 		                      "the template %s has no role \"system\"; put its "
 		                      "text in the user's first message",
@@ -117,7 +118,7 @@ void tess_chat_answer(struct tess_chat_writer *w, struct tess_chat_view content,
 
 	tess_chat_put(w, f->assistant.before);
 	if (!w->training || !has_flag(w, TESS_CHAT_TRAIN_HEADER))
-		begin = w->out.len;
+		begin = w->out.len - (w->training && has_flag(w, TESS_CHAT_TRAIN_LINE_FEED));
 	tess_chat_put_view(w, has_flag(w, TESS_CHAT_STRIP_ASSISTANT) ? tess_chat_strip(content, 3)
 	                                                             : content);
 	tess_chat_put(w, final ? f->final : f->assistant.after);
