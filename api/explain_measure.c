@@ -5,6 +5,7 @@
 #include "nn/cost/step_time.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/lower/lower.h"
+#include "nn/offload/offload.h"
 #include "nn/program/compressed.h"
 #include "nn/program/storage.h"
 #include "nn/weights/decide.h"
@@ -204,6 +205,7 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	int64_t n = x->e.sequences, replicas = tess_explaining_count_replicas(x);
 	int64_t first = tess_edge(n, replicas, dp), end = tess_edge(n, replicas, dp + 1);
 	struct tess_training t = { .nsequences = end - first, .all_sequences = n, .first = first };
+	struct tess_planned_model model = x->model;
 	struct tess_arena arena = { 0 };
 	int64_t *lengths;
 	tess_status st;
@@ -221,7 +223,10 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	t.several = x->training->micro_batches > 1;
 	t.balance = x->training->balance;
 	t.accumulate = t.several;
-	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, x->pipeline, out)
+	t.state_location = tess_location_parse(x->training->offload_optimizer);
+	model.rest_location = tess_location_parse(x->training->offload_weights);
+	model.tile = x->training->tile;
+	st = lengths ? tess_planned_model_record_training(&model, &x->mesh, &t, x->pipeline, out)
 	             : TESS_ENOMEM;
 	tess_arena_free(&arena);
 	return st;

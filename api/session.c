@@ -2,6 +2,7 @@
 
 #include "api/fingerprint.h"
 #include "api/requests.h"
+#include "core/base/option.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
@@ -139,15 +140,27 @@ tess_status tess_planned_model_record_training(const struct tess_planned_model *
                                                const struct tess_pipeline *pipeline,
                                                struct tess_program **out)
 {
-	struct tess_record_options options = { .model = p->model,
-		                               .plan = &p->plan,
-		                               .source = &p->source,
-		                               .mesh = *mesh,
-		                               .positions = p->positions,
-		                               .values = p->values,
-		                               .device = p->device,
-		                               .pipeline = pipeline,
-		                               .training = training };
+	int64_t min = 0, bucket = 0;
+	struct tess_record_options options;
+	tess_status st = tess_option_get_int("offload_min", 1, INT64_MAX, &min);
+
+	if (!st)
+		st = tess_option_get_int("offload_bucket", 1, 1 << 28, &bucket);
+	if (st)
+		return st;
+	options = (struct tess_record_options){ .model = p->model,
+		                                .plan = &p->plan,
+		                                .source = &p->source,
+		                                .mesh = *mesh,
+		                                .positions = p->positions,
+		                                .rest_location = p->rest_location,
+		                                .offload_min = (uint64_t)min,
+		                                .offload_bucket = (uint64_t)bucket,
+		                                .tile = p->tile,
+		                                .values = p->values,
+		                                .device = p->device,
+		                                .pipeline = pipeline,
+		                                .training = training };
 
 	for (int64_t i = 0; i < training->nsequences; i++)
 		options.ntokens += training->lengths[i];

@@ -19,6 +19,8 @@ struct tess_planned_model {
 	int32_t weights, math, kv_dtype; /* see tess_session_options */
 	const char *values; /* see tess_session_options; borrowed during the open */
 	const struct tess_device *device; /* see tess_record_options */
+	int32_t rest_location; /* in training: see tess_record_options */
+	uint64_t tile;
 };
 
 /* Copies options, or the defaults for NULL, and checks each of them by itself. */

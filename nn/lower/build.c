@@ -18,6 +18,9 @@ int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v,
 	return tess_dim_get_local_size(v->dim[axis], cut.nranks, cut.rank);
 }
 
+/* bytes from which on the alignment of a buffer for transfers is worth the gap before it */
+enum { ALIGNED_BYTES = 16 * TESS_DISK_ALIGN };
+
 /* Counts the nodes of a rank. A single term (no dim is summed over) is on rank 0. */
 static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, int32_t along)
 {
@@ -54,6 +57,14 @@ int32_t build_add_buffer(struct build *b, uint64_t bytes)
 		                 .in_place = -1,
 		                 .stage = b->stage };
 	return b->nbuffers++;
+}
+
+void build_align_value(struct build *b, const struct value *v)
+{
+	struct tess_lifetime *life = &b->buffer[v->buffer].life;
+
+	if (!b->status && life->bytes >= ALIGNED_BYTES)
+		life->align = TESS_DISK_ALIGN;
 }
 
 void build_add_patch(struct build *b, struct tess_patch p)
@@ -272,9 +283,12 @@ static void plan_memory(struct build *b, int32_t slot, struct tess_lifetime *lif
 			life[i] = b->buffer[i].life;
 	if (!b->status)
 		b->status = tess_memory_plan_place(life, b->nbuffers, bytes);
-	for (int32_t i = 0; i < b->nbuffers && !b->status; i++)
+	for (int32_t i = 0; i < b->nbuffers && !b->status; i++) {
 		if (life[i].bytes)
 			b->buffer[i].life.offset = life[i].offset;
+		if (life[i].align) /* slots follow one another */
+			*bytes = (*bytes + life[i].align - 1) & ~(life[i].align - 1);
+	}
 }
 
 /* Sets the space and the offset of each patch of a buffer. */
@@ -362,6 +376,20 @@ void build_add_wait(struct build *b, struct tess_step *started)
 	build_add_step(b, TESS_STEP_WAIT)->of = started;
 }
 
+struct tess_step *build_start_transfer(struct build *b, const struct tess_weight *w, int32_t what,
+                                       bool writes, int64_t first, int64_t n,
+                                       const struct value *at)
+{
+	struct tess_step *s = build_add_step(b, TESS_STEP_TRANSFER);
+
+	s->started = true;
+	s->transfer = (struct tess_transfer){
+		.weight = w, .what = what, .first = first, .n = n, .writes = writes
+	};
+	build_add_pointer(b, &s->transfer.memory, at);
+	return s;
+}
+
 struct tess_view build_make_view(const struct value *v)
 {
 	struct tess_view w = { .dtype = v->dtype,
@@ -404,7 +432,7 @@ static struct tess_view describe_dense_weight(const struct build *b, const struc
 
 struct tess_view build_describe_weight(struct build *b, const struct tess_weight *w)
 {
-	struct tess_view v = b->weights && !w->rest_cut ? b->weights[w->index]
+	struct tess_view v = b->weights && !build_is_gathered(b, w) ? b->weights[w->index]
 	                     : w->compressed ? tess_weight_view_compressed(b->p, w, b->l->rank)
 	                                     : describe_dense_weight(b, w);
 
@@ -412,17 +440,24 @@ struct tess_view build_describe_weight(struct build *b, const struct tess_weight
 	return v;
 }
 
-void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
-                           const struct tess_weight *w, const struct tess_view *part, int64_t at)
+void build_set_weight_piece(struct build *b, struct tess_step *s, int32_t i,
+                            const struct tess_weight *w, const struct build_piece *piece,
+                            const struct tess_view *part, int64_t at)
 {
 	if (b->status)
 		return;
 	s->in[i] = *part;
-	if (w->rest_cut)
-		build_add_gathered_pointer(b, &s->in[i].data, w, at);
+	if (build_is_gathered(b, w))
+		build_add_gathered_pointer(b, &s->in[i].data, w, piece, at);
 	else if (b->weights)
 		s->in[i].data =
 			(char *)b->weights[w->index].data + at * (int64_t)tess_width(w->dtype);
+}
+
+void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
+                           const struct tess_weight *w, const struct tess_view *part, int64_t at)
+{
+	build_set_weight_piece(b, s, i, w, NULL, part, at);
 }
 
 void build_set_weight(struct build *b, struct tess_step *s, int32_t i, const struct tess_weight *w)

@@ -38,6 +38,11 @@ static uint64_t get_larger(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+static uint64_t align_offset(const struct tess_lifetime *l, uint64_t at)
+{
+	return l->align ? (at + l->align - 1) & ~(l->align - 1) : at;
+}
+
 /*
  * Returns the height over the steps of a buffer. Those in the stack are at least as long, so that
  * one in use at the same time is in use in its first or its last step.
@@ -66,11 +71,13 @@ static void raise_skyline(struct skyline *s, const struct tess_lifetime *l, uint
 	}
 }
 
-/* Finds the lowest gap above `at` between n buffers in order of offset. */
-static uint64_t find_gap(struct tess_lifetime *const *live, int32_t n, uint64_t bytes, uint64_t at)
+/* Finds the lowest gap for `me` above `at` between n buffers in order of offset. */
+static uint64_t find_gap(struct tess_lifetime *const *live, int32_t n,
+                         const struct tess_lifetime *me, uint64_t at)
 {
-	for (int32_t i = 0; i < n && live[i]->offset < at + bytes; i++)
-		at = get_larger(at, live[i]->offset + live[i]->bytes);
+	at = align_offset(me, at);
+	for (int32_t i = 0; i < n && live[i]->offset < at + me->bytes; i++)
+		at = get_larger(at, align_offset(me, live[i]->offset + live[i]->bytes));
 	return at;
 }
 
@@ -128,7 +135,7 @@ static uint64_t stack_buffers(struct planner *p, int32_t length)
 		me->offset = UNPLACED;
 		if (me->last - me->first <= length)
 			continue;
-		me->offset = find_height(s, me);
+		me->offset = align_offset(me, find_height(s, me));
 		raise_skyline(s, me, me->offset + me->bytes);
 		bytes = get_larger(bytes, me->offset + me->bytes);
 	}
@@ -165,7 +172,7 @@ static uint64_t place_buffers(struct planner *p, int32_t length, struct tess_lif
 		floor = find_height(&p->stack, me);
 		n = order == p->by_first ? drop_ended(p->live, n, me->first)
 		                         : list_live(p, me, length);
-		me->offset = find_gap(p->live, n, me->bytes, floor);
+		me->offset = find_gap(p->live, n, me, floor);
 		if (order == p->by_first)
 			insert_live(p->live, n++, me);
 		bytes = get_larger(bytes, me->offset + me->bytes);

@@ -6,6 +6,7 @@
 
 struct tess_lifetime { /* the lifetime of a buffer */
 	uint64_t bytes, offset; /* bytes 0: it needs no offset */
+	uint64_t align; /* of the offset, a power of two; 0: as `bytes` are */
 	int32_t first, last; /* the first and the last step that use it */
 };
 

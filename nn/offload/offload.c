@@ -20,25 +20,27 @@ int64_t tess_offload_get_bucket(const struct tess_program *p)
 	return p->offload_bucket ? (int64_t)p->offload_bucket : TESS_OFFLOAD_BUCKET;
 }
 
+/* Ranks along dp decide alike, by the smallest of their shares: they gather in one order. */
 static bool is_large(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
-                     int32_t storage, uint64_t width)
+                     bool cut, uint64_t width)
 {
+	int64_t n = tess_weight_count_local(p, w, rank) / (cut ? tess_program_count_shards(p) : 1);
 	uint64_t min = p->offload_min ? p->offload_min : TESS_OFFLOAD_MIN;
 
-	return !w->table && (uint64_t)tess_weight_get_kept(p, w, rank, storage).len * width >= min;
+	return p->training && !w->table && (uint64_t)n * width >= min;
 }
 
 bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
 {
 	return w->rest_location == TESS_LOCATION_DISK &&
-	       is_large(p, w, rank, TESS_REST, tess_width(w->dtype));
+	       is_large(p, w, rank, w->rest_cut, tess_width(w->dtype));
 }
 
 bool tess_weight_has_stored_state(const struct tess_program *p, const struct tess_weight *w,
                                   int32_t rank)
 {
 	return w->state_location == TESS_LOCATION_DISK &&
-	       is_large(p, w, rank, TESS_STATE, sizeof(float));
+	       is_large(p, w, rank, w->state_cut, sizeof(float));
 }
 
 /* ---- where ----------------------------------------------------------------------------------- */
@@ -172,6 +174,22 @@ bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_we
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* Names the first weight of a file, for which no folder is given. */
+static tess_status fail_without_folder(const struct tess_offload_layout *s, int32_t file)
+{
+	const struct tess_stored_weight *at = s->weight;
+	bool rest = file == TESS_REST;
+
+	while (!(rest ? at->fetched : at->has_state))
+		at++;
+	return tess_fail(
+		TESS_EINVAL,
+		"%s: the plan stores its %s in a file, and no folder is given; use %s DIR, "
+		"a folder on a local disk, or a style without %s=disk",
+		s->program->weight[at - s->weight]->name, rest ? "weight" : "optimizer state",
+		rest ? "--offload-weights" : "--offload-optimizer", rest ? "weights" : "state");
+}
+
 tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
                               struct tess_offload *out)
 {
@@ -179,7 +197,9 @@ tess_status tess_offload_open(const struct tess_offload_layout *layout, const ch
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < 2 && !st; i++)
-		if (layout->bytes[i])
+		if (layout->bytes[i] && tess_location_parse(dir[i]) != TESS_LOCATION_DISK)
+			st = fail_without_folder(layout, i);
+		else if (layout->bytes[i])
 			st = tess_disk_open(dir[i], layout->rank, layout->bytes[i], &s.disk[i]);
 	if (st)
 		tess_offload_close(&s);

@@ -96,7 +96,10 @@ START_TEST(random_lifetimes)
 }
 END_TEST
 
-/* Many buffers, of which the stack has those that live long, in no order of nesting. */
+/*
+ * Many buffers, some of them aligned, of which the stack has those that live long, in no order of
+ * nesting.
+ */
 START_TEST(long_lifetimes)
 {
 	static struct tess_lifetime list[MANY];
@@ -107,15 +110,23 @@ START_TEST(long_lifetimes)
 
 		list[i] = (struct tess_lifetime){
 			.bytes = 64 * (1 + draw_size(&state, 9)),
+			.align = i % 7 ? 0 : 4096,
 			.first = first,
 			.last = first + (int32_t)draw_size(&state, i % 2 ? 8 : 4 * MANY),
 		};
 	}
 	ck_assert(!tess_memory_plan_place(list, MANY, &bytes));
 	expect_apart(list, MANY, bytes);
+	for (int32_t i = 0; i < MANY; i += 7)
+		MUST(list[i].offset % 4096 == 0);
 	ck_assert_uint_ge(bytes, count_peak(list, MANY));
 }
 END_TEST
+
+static struct tess_lifetime make_lifetime(uint64_t bytes, int32_t first, int32_t last)
+{
+	return (struct tess_lifetime){ .bytes = bytes, .first = first, .last = last };
+}
 
 /*
  * Makes the buffers of training; returns their number. A layer has 4 values that its backward
@@ -131,19 +142,18 @@ static int32_t make_training(struct tess_lifetime *list, int32_t layers)
 		int32_t at = i * LAYER, back = end - (i + 1) * BACKWARD;
 
 		for (int32_t k = 0; k < 4; k++)
-			list[n++] = (struct tess_lifetime){ 64 << k, 0, at + 2 * k,
-				                            back + BACKWARD - 4 * k - 1 };
+			list[n++] = make_lifetime(64 << k, at + 2 * k, back + BACKWARD - 4 * k - 1);
 		for (int32_t k = 0; k < 20; k++) {
 			int32_t from = k < 8 ? at + k : back + (int32_t)draw_size(&state, 16);
+			uint64_t bytes = 64 * (1 + draw_size(&state, 6));
 
 			list[n++] =
-				(struct tess_lifetime){ 64 * (1 + draw_size(&state, 6)), 0, from,
-				                        from + (int32_t)draw_size(&state, 4) };
+				make_lifetime(bytes, from, from + (int32_t)draw_size(&state, 4));
 		}
 	}
-	list[n++] = (struct tess_lifetime){ 6400, 0, turn, turn + 8 };
-	list[n++] = (struct tess_lifetime){ 6400, 0, turn + 4, turn + 16 };
-	list[n++] = (struct tess_lifetime){ 9600, 0, turn + 12, turn + 14 };
+	list[n++] = make_lifetime(6400, turn, turn + 8);
+	list[n++] = make_lifetime(6400, turn + 4, turn + 16);
+	list[n++] = make_lifetime(9600, turn + 12, turn + 14);
 	return n;
 }
 
