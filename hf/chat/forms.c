@@ -8,7 +8,7 @@
 #define SHA256(...) (const char *const[]){ __VA_ARGS__, NULL }
 
 const struct tess_chat_form tess_chat_forms[] = {
-	/* ---- ChatML and its variants ---------------------------------------------------------- */
+	/* ---- ChatML and its variants --------------------------------------------------------- */
 	{
 		.name = "chatml",
 		.sha256 = SHA256(
@@ -111,7 +111,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		.flags = TESS_CHAT_SYSTEM_FIRST,
 		.render = tess_chat_render_smollm3,
 	},
-	/* ---- Llama ---------------------------------------------------------------------------- */
+	/* ---- Llama --------------------------------------------------------------------------- */
 	{
 		.name = "llama2",
 		.sha256 = SHA256(
@@ -187,7 +187,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		.end = "<|eot_id|>",
 		.flags = TESS_CHAT_STRIP,
 	},
-	/* ---- Mistral -------------------------------------------------------------------------- */
+	/* ---- Mistral ------------------------------------------------------------------------- */
 	{
 		.name = "mistral-v0.1",
 		.sha256 = SHA256(
@@ -277,7 +277,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		.flags = TESS_CHAT_ALTERNATE | TESS_CHAT_SYSTEM_FIRST |
 		         TESS_CHAT_NO_EMPTY_ANSWER | TESS_CHAT_PARTS,
 	},
-	/* ---- Gemma ---------------------------------------------------------------------------- */
+	/* ---- Gemma --------------------------------------------------------------------------- */
 	{
 		.name = "gemma",
 		.sha256 = SHA256(
@@ -315,7 +315,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		         TESS_CHAT_ALTERNATE | TESS_CHAT_SYSTEM_IN_USER | TESS_CHAT_PARTS |
 		         TESS_CHAT_PARTS_STRIPPED,
 	},
-	/* ---- Phi ------------------------------------------------------------------------------ */
+	/* ---- Phi ----------------------------------------------------------------------------- */
 	{
 		.name = "phi3",
 		.sha256 = SHA256(
@@ -380,7 +380,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		.assistant = { "", "<|im_end|>" },
 		.end = "<|im_end|>",
 	},
-	/* ---- Granite, GPT-OSS ----------------------------------------------------------------- */
+	/* ---- Granite, GPT-OSS ---------------------------------------------------------------- */
 	{
 		.name = "granite3",
 		.sha256 = SHA256(
@@ -428,7 +428,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		         TESS_CHAT_FINAL_UNPROMPTED | TESS_CHAT_TRAIN_HEADER,
 		.answer = tess_chat_answer_gpt_oss,
 	},
-	/* ---- Cohere --------------------------------------------------------------------------- */
+	/* ---- Cohere -------------------------------------------------------------------------- */
 	{
 		.name = "cohere",
 		.sha256 = SHA256(
@@ -464,7 +464,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		.flags = TESS_CHAT_ALTERNATE | TESS_CHAT_SYSTEM_ANYWHERE |
 		         TESS_CHAT_EMPTY_IS_BARE | TESS_CHAT_EMPTY_IS_LATER,
 	},
-	/* ---- DeepSeek ------------------------------------------------------------------------- */
+	/* ---- DeepSeek ------------------------------------------------------------------------ */
 	{
 		.name = "deepseek",
 		.sha256 = SHA256(
@@ -513,7 +513,7 @@ const struct tess_chat_form tess_chat_forms[] = {
 		         TESS_CHAT_DROP_THINKING | TESS_CHAT_TRAIN_THINKING |
 		         TESS_CHAT_TRAIN_HEADER,
 	},
-	/* ---- others --------------------------------------------------------------------------- */
+	/* ---- others -------------------------------------------------------------------------- */
 	{
 		.name = "glm4",
 		.sha256 = SHA256(
