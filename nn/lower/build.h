@@ -67,8 +67,6 @@ struct value *build_get_value(struct build *b, const struct tess_tensor *t);
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
                                  int32_t dtype);
 int32_t build_add_buffer(struct build *b, uint64_t bytes);
-/* Aligns a new temporary for transfers, if it is large. */
-void build_align_value(struct build *b, const struct value *v);
 /* Returns a view of a block of a value. */
 struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
                                int64_t cols);

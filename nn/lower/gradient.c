@@ -48,8 +48,7 @@ struct build_gradients {
 	int32_t nslots;
 	struct bucket *bucket; /* room for one per slot */
 	int32_t nbuckets, nstarted, nwaited;
-	struct value
-		*memory; /* by weight: this rank's gradient, as one row; not of those in files */
+	struct value *memory; /* by weight: this rank's gradient in memory, as one row */
 };
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -442,7 +441,6 @@ static void add_finished_gradient(struct build *b, struct slot *s)
 	struct value flat = flatten_value(b, build_get_value(b, rec->in[0]));
 	struct value mine = build_slice_value(&flat, 0, 1, kept.start, kept.len);
 
-	build_align_value(b, &flat);
 	store_slot(b, s, &mine);
 	read_ahead(b, s);
 }
@@ -514,7 +512,6 @@ static void start_bucket(struct build *b, struct bucket *k)
 	struct tess_step *s;
 
 	k->sum = build_add_temporary(b, 0, 1, k->kept, TESS_F32);
-	build_align_value(b, &k->sum);
 	if (k->direct && k->full)
 		k->sum = slice_memory(b, k->slot);
 	else if (k->direct)
@@ -570,7 +567,7 @@ static bool follows_slot(const struct slot *s)
 }
 
 /* Reads ahead what the slots of a bucket are added to, after sums of the same gradients. */
-static void read_bucket(struct build *b, struct bucket *k)
+static void read_earlier_bucket(struct build *b, struct bucket *k)
 {
 	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
 		struct slot *s = &k->slot[i];
@@ -590,7 +587,7 @@ static void start_next_bucket(struct build *b)
 
 	while (is_full(b) && !b->status)
 		finish_oldest_bucket(b);
-	read_bucket(b, k);
+	read_earlier_bucket(b, k);
 	b->gradients->nstarted++;
 	start_bucket(b, k);
 }

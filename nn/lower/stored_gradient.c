@@ -83,12 +83,11 @@ static int64_t limit_part(const struct build *b, int64_t n)
 	return n <= most ? n : most > 0 ? most : 1;
 }
 
-static struct build_earlier read_part(struct build *b, const struct tess_weight *w, int64_t first,
-                                      int64_t n)
+static struct build_earlier read_stored_part(struct build *b, const struct tess_weight *w,
+                                             int64_t first, int64_t n)
 {
 	struct build_earlier part = { .memory = build_add_temporary(b, 0, 1, n, TESS_F32) };
 
-	build_align_value(b, &part.memory);
 	part.step = build_start_transfer(b, w, TESS_GRADIENT, false, first, n, &part.memory);
 	return part;
 }
@@ -99,12 +98,12 @@ void build_read_earlier(struct build *b, const struct tess_weight *w, int64_t fi
 	if (!n)
 		return;
 	wait_for_writes(b, w);
-	*out = read_part(b, w, first, limit_part(b, n));
+	*out = read_stored_part(b, w, first, limit_part(b, n));
 }
 
 /* Adds d to what has been read, and writes the sum. */
-static void add_part(struct build *b, const struct tess_weight *w, int64_t first,
-                     const struct build_earlier *to, const struct value *d)
+static void add_earlier(struct build *b, const struct tess_weight *w, int64_t first,
+                        const struct build_earlier *to, const struct value *d)
 {
 	struct tess_step *s;
 
@@ -133,8 +132,9 @@ void build_store_gradient(struct build *b, const struct tess_weight *w, int64_t 
 		int64_t next = at + part.cols;
 
 		if (next < d->cols)
-			*earlier = read_part(b, w, first + next, limit_part(b, d->cols - next));
-		add_part(b, w, first + at, &now, &part);
+			*earlier =
+				read_stored_part(b, w, first + next, limit_part(b, d->cols - next));
+		add_earlier(b, w, first + at, &now, &part);
 		at = next;
 	}
 }

@@ -128,9 +128,9 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 }
 
 /* Opens the files of a rank, and loads its weights into them, or into memory. */
-static tess_status load_weights(struct tess_parameters *s, const struct tess_source *source,
-                                const struct tess_opened_device *device, int32_t moments,
-                                const char *const dir[2])
+static tess_status load_stored_weights(struct tess_parameters *s, const struct tess_source *source,
+                                       const struct tess_opened_device *device, int32_t moments,
+                                       const char *const dir[2])
 {
 	const struct tess_program *p = s->program;
 	struct tess_offload_layout layout;
@@ -150,7 +150,7 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
                                  struct tess_parameters *out)
 {
 	struct tess_parameters s = { .program = p, .rank = rank };
-	tess_status st = load_weights(&s, source, device, moments, dir);
+	tess_status st = load_stored_weights(&s, source, device, moments, dir);
 
 	s.each = TESS_NEW(&s.arena, struct tess_parameter, p->nweights);
 	if (!st)

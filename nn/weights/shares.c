@@ -31,8 +31,8 @@ static struct tess_coll make_gather(const struct share_exchange *x, const struct
 		                   .where = w->name };
 }
 
-static struct tess_run get_share(const struct share_exchange *x, const struct tess_weight *w,
-                                 int32_t q)
+static struct tess_run find_shared_run(const struct share_exchange *x, const struct tess_weight *w,
+                                       int32_t q)
 {
 	return tess_program_get_share(x->s->program, x->s->each[w->index].rest.len, q);
 }
@@ -42,7 +42,7 @@ static tess_status gather_in_memory(struct share_exchange *x, const struct tess_
 	struct tess_coll c;
 
 	for (int32_t q = 0; q < x->n; q++)
-		x->counts[q] = (uint64_t)get_share(x, w, q).len;
+		x->counts[q] = (uint64_t)find_shared_run(x, w, q).len;
 	c = make_gather(x, w, x->s->each[w->index].weight);
 	return tess_group_run(x->shards, &c);
 }
@@ -60,7 +60,7 @@ static tess_status move_window_shares(struct share_exchange *x, const struct tes
 
 		*t = (struct tess_transfer){ .weight = w,
 			                     .what = TESS_WEIGHT,
-			                     .first = get_share(x, w, q).start + at,
+			                     .first = find_shared_run(x, w, q).start + at,
 			                     .n = (int64_t)x->counts[q],
 			                     .writes = writes,
 			                     .memory = x->window + before * tess_width(w->dtype) };
@@ -82,17 +82,18 @@ static tess_status move_window_shares(struct share_exchange *x, const struct tes
 static tess_status gather_in_files(struct share_exchange *x, const struct tess_weight *w)
 {
 	uint64_t room = tess_program_get_bucket(x->s->program) / tess_width(w->dtype);
-	int64_t most = (int64_t)room / x->n, longest = get_share(x, w, 0).len;
+	int64_t most = (int64_t)room / x->n, longest = find_shared_run(x, w, 0).len;
 	tess_status st = TESS_OK;
 
 	most += !most;
 	for (int32_t q = 1; q < x->n; q++)
-		longest = get_share(x, w, q).len > longest ? get_share(x, w, q).len : longest;
+		longest = find_shared_run(x, w, q).len > longest ? find_shared_run(x, w, q).len
+		                                                 : longest;
 	for (int64_t at = 0; at < longest && !st; at += most) {
 		struct tess_coll c;
 
 		for (int32_t q = 0; q < x->n; q++) {
-			int64_t left = get_share(x, w, q).len - at;
+			int64_t left = find_shared_run(x, w, q).len - at;
 
 			x->counts[q] = (uint64_t)(left < 0 ? 0 : left < most ? left : most);
 		}
@@ -107,7 +108,7 @@ static tess_status gather_in_files(struct share_exchange *x, const struct tess_w
 	return st;
 }
 
-static tess_status open_exchange(struct share_exchange *x)
+static tess_status open_share_exchange(struct share_exchange *x)
 {
 	uint64_t bytes = tess_program_get_bucket(x->s->program);
 
@@ -125,7 +126,7 @@ static tess_status open_exchange(struct share_exchange *x)
 	               : tess_fail(TESS_ENOMEM, "no memory to gather weights in files");
 }
 
-static void close_exchange(struct share_exchange *x)
+static void close_share_exchange(struct share_exchange *x)
 {
 	free(x->counts);
 	free(x->window);
@@ -133,7 +134,7 @@ static void close_exchange(struct share_exchange *x)
 }
 
 /* Returns whether the ranks have updated shares of a weight that is replicated at rest. */
-static bool is_shared(const struct tess_parameters *s, const struct tess_weight *w)
+static bool needs_sharing(const struct tess_parameters *s, const struct tess_weight *w)
 {
 	return !w->table && s->each[w->index].trained && w->state_cut && !w->rest_cut;
 }
@@ -146,17 +147,17 @@ tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_g
 	tess_status st;
 
 	for (int32_t i = 0; i < p->nweights; i++)
-		shared = shared || is_shared(s, p->weight[i]);
+		shared = shared || needs_sharing(s, p->weight[i]);
 	if (!shared)
 		return TESS_OK;
 	x.n = tess_group_size(shards);
 	x.mine = tess_group_rank(shards);
-	st = tess_group_agree_status(shards, open_exchange(&x), "weights");
+	st = tess_group_agree_status(shards, open_share_exchange(&x), "weights");
 	for (int32_t i = 0; i < p->nweights && !st; i++)
-		if (is_shared(s, p->weight[i]))
+		if (needs_sharing(s, p->weight[i]))
 			st = tess_weight_is_fetched(p, p->weight[i], s->rank)
 			             ? gather_in_files(&x, p->weight[i])
 			             : gather_in_memory(&x, p->weight[i]);
-	close_exchange(&x);
+	close_share_exchange(&x);
 	return st;
 }

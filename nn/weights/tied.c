@@ -49,8 +49,8 @@ static tess_status add_gradient_part(const struct tess_parameters *s, const stru
 }
 
 /* Finds elements of a gradient in memory, or reads them from its file to `window`. */
-static tess_status find_part(const struct tess_parameters *s, const struct tess_weight *w,
-                             int64_t at, int64_t n, float *window, float **out)
+static tess_status find_gradient_part(const struct tess_parameters *s, const struct tess_weight *w,
+                                      int64_t at, int64_t n, float *window, float **out)
 {
 	float *gradient = s->each[w->index].gradient;
 
@@ -65,7 +65,7 @@ static tess_status add_to_table(const struct tess_parameters *s, const struct te
                                 float *window)
 {
 	float *sum;
-	tess_status st = find_part(s, table, at, n, window, &sum);
+	tess_status st = find_gradient_part(s, table, at, n, window, &sum);
 
 	if (!st)
 		st = add_gradient_part(s, w, sum, more, n);
@@ -90,7 +90,7 @@ static tess_status add_gradient(const struct tess_parameters *s, struct tess_gro
 	for (int64_t at = 0, n; at < end && !st; at += n) {
 		n = tess_program_limit_tied_part(s->program, end - at);
 		if (has_head)
-			st = find_part(s, w, at, n, window, &head);
+			st = find_gradient_part(s, w, at, n, window, &head);
 		if (!st && !has_table)
 			st = exchange_part(s, along, w, head, n, TESS_F32, TESS_SEND, table->stage);
 		else if (!st && !has_head)

@@ -135,8 +135,9 @@ struct kept_rows { /* the elements of a rank's part of a weight that it keeps */
 };
 
 /* Copies rows from row `at` of a matrix on, as far as they are kept, to memory or to a file. */
-static tess_status keep_rows(const struct tess_rank_weights *h, const struct tess_part *p,
-                             const struct kept_rows *k, int64_t at, const struct tess_view *rows)
+static tess_status copy_kept_rows(const struct tess_rank_weights *h, const struct tess_part *p,
+                                  const struct kept_rows *k, int64_t at,
+                                  const struct tess_view *rows)
 {
 	int64_t first = k->before + at * p->cols, lo = first, hi = first + rows->shape[0] * p->cols;
 	int64_t end = k->kept.start + k->kept.len;
@@ -194,7 +195,7 @@ static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, s
 			st = pack_quantized_units(h, p, &rows, to);
 		} else {
 			st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)
-			            : keep_rows(h, p, keep, at, &rows);
+			            : copy_kept_rows(h, p, keep, at, &rows);
 		}
 		tess_parts_drop(parts, p);
 	}
