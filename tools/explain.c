@@ -91,6 +91,8 @@ static const struct tess_tool_option training_options[] = {
 };
 
 static const struct tess_tool_option fit_options[] = {
+	{ "offload-weights", NULL, "large weights are in files, and in memory only for their use",
+	  .at = offsetof(struct explain_options, session.offload), .field = TESS_TOOL_FLAG },
 	{ "memory", "SIZE",
 	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB: print whether it is enough, and for "
 	  "how many sequences",
@@ -184,7 +186,10 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .pipeline_schedule = a->schedule,
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL,
-		                                .micro_batches = nmicro };
+		                                .micro_batches = nmicro,
+		                                /* no folder is used */
+		                                .offload_weights =
+		                                        a->session.offload ? "." : NULL };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
 	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
@@ -199,7 +204,8 @@ static tess_status explain_inference(const struct explain_options *a, struct tes
 		                                .overrides = a->session.overrides.text,
 		                                .ignore_unexpected = a->session.ignore_unexpected,
 		                                .kv_dtype = a->session.kv_dtype,
-		                                .weights = a->session.weights };
+		                                .weights = a->session.weights,
+		                                .offload_weights = a->session.offload };
 
 	return tess_explain(a->session.model, a->session.mesh ? a->session.mesh : "tp",
 	                    a->session.ranks, a->tokens ? a->tokens : 1, &options, out);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <tessera/names.h>
 
-enum { MEMORY_PARTS = 6 };
+enum { MEMORY_PARTS = 6, TRAINING_FILES = 1, INFERENCE_FILES = 2 };
 
 struct memory_part { /* a part of a rank's memory */
 	const char *name, *key; /* heading; member of JSON */
@@ -27,8 +27,8 @@ static bool has_files(const struct tess_explanation *e)
 }
 
 /*
- * Lists the parts of a rank's memory with their sum, and, if ranks have files, the bytes on disk.
- * Returns their number.
+ * Lists the parts of a rank's memory with their sum, and, if ranks have files, the bytes on disk,
+ * and those that a step of inference reads. Returns their number.
  */
 static int list_parts(const struct tess_explanation *e, const struct tess_explained_rank *r,
                       int64_t positions, struct memory_part out[MEMORY_PARTS])
@@ -42,14 +42,17 @@ static int list_parts(const struct tess_explanation *e, const struct tess_explai
 	struct memory_part inference[] = { { "weights", "weights", r->weights },
 		                           { "KV cache", "cache", cache },
 		                           { "step", "step", r->step },
-		                           { "total", "total", r->total + cache } };
+		                           { "total", "total", r->total + cache },
+		                           { "on disk", "disk", r->weights_disk },
+		                           { "read", "read", r->weights_read } };
 
 	if (!e->sequences)
 		memcpy(out, inference, sizeof inference);
 	else
 		memcpy(out, training, sizeof training);
-	return e->sequences ? sizeof training / sizeof *training - !has_files(e)
-	                    : sizeof inference / sizeof *inference;
+	if (e->sequences)
+		return sizeof training / sizeof *training - (has_files(e) ? 0 : TRAINING_FILES);
+	return sizeof inference / sizeof *inference - (has_files(e) ? 0 : INFERENCE_FILES);
 }
 
 /* Lists the sums over all ranks. */

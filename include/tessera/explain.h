@@ -110,10 +110,14 @@ struct tess_explained_rank {
 	uint64_t state;
 	/* Sum of the fields above, without the cache: bytes of memory. */
 	uint64_t total;
-	/* Bytes of the file with offloaded weights and their gradients; 0: there is none. */
+	/* Bytes of the file with offloaded weights and their gradients; without training of the
+	 * weights that are read from the checkpoint before each use. 0: there is none. */
 	uint64_t weights_disk;
 	/* Bytes of the file with the offloaded state of the optimizer; 0: there is none. */
 	uint64_t state_disk;
+	/* Without training: maximum bytes of weights that a step reads from the checkpoint; of
+	 * experts those that its rows can request. */
+	uint64_t weights_read;
 };
 
 /* Bytes of the most loaded rank under a plan. */

@@ -301,7 +301,7 @@ struct tess_generation {
 	uint32_t size;
 	/* Maximum number of requests at once; 0: as many as the KV cache has room for. */
 	int32_t batch;
-	/* Maximum rows of prompts in a step; 0: 512, cuda 2048. */
+	/* Maximum rows of prompts in a step; 0: 512, cuda or offloaded weights 2048. */
 	int64_t chunk;
 	/* First argument of the callbacks. */
 	void *self;

@@ -35,7 +35,8 @@ struct tess_fetcher {
 	struct tess_parts parts;
 	struct fetched_list order; /* of a step */
 	bool is_complete; /* the order: it begins again */
-	int64_t next, ahead; /* the next of the order; number of those after it that are read ahead */
+	int64_t next,
+		ahead; /* the next of the order; number of those after it that are read ahead */
 	uint64_t ahead_bytes;
 	struct fetched_list used; /* what may be in the page cache, oldest first */
 	uint64_t used_bytes;
@@ -271,9 +272,7 @@ tess_status tess_fetcher_wait(struct tess_fetcher *f, struct tess_transfer *t)
 	while (!t->done)
 		pthread_cond_wait(&f->changed, &f->lock);
 	pthread_mutex_unlock(&f->lock);
-	return t->status ? tess_fail(t->status, "%s: %s", t->weight->name,
-	                                     t->message)
-	                         : TESS_OK;
+	return t->status ? tess_fail(t->status, "%s: %s", t->weight->name, t->message) : TESS_OK;
 }
 
 void tess_fetcher_settle(struct tess_fetcher *f)
@@ -335,9 +334,9 @@ tess_status tess_fetcher_begin_step(struct tess_fetcher *f)
 
 		source->drop(source->self, v->data, v->shape[0] > 0 ? bytes : 0);
 		if (source->check)
-			st = source->check(source->self,
-			                   tess_files_format(&f->program->weight[i]->files, 0, 0,
-			                                     name));
+			st = source->check(
+				source->self,
+				tess_files_format(&f->program->weight[i]->files, 0, 0, name));
 	}
 	return st;
 }

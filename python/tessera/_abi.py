@@ -41,7 +41,7 @@ class SessionOptions(Struct):
     _fields_ = [
         ("size", c_uint32), ("threads", c_int32), ("plan", c_char_p), ("overrides", POINTER(c_char_p)),
         ("ignore_unexpected", c_int32), ("kv_dtype", c_int32), ("kv_memory", c_uint64), ("positions", c_int64),
-        ("weights", c_int32), ("math", c_int32), ("values", c_char_p),
+        ("weights", c_int32), ("math", c_int32), ("values", c_char_p), ("offload_weights", c_int32), ("reserved", c_int32),
     ]
 
 
@@ -59,7 +59,7 @@ class SessionInfo(Struct):
         ("size", c_uint32), ("replica", c_int32), ("nreplicas", c_int32), ("reserved", c_int32),
         ("vocabulary", c_int64), ("positions", c_int64), ("max_tokens", c_int64), ("sampling", Sampling),
         ("weight_bytes", c_uint64), ("kv_bytes", c_uint64), ("step_bytes", c_uint64), ("kv_used_bytes", c_uint64),
-        ("kv_limit", c_uint64), ("mapped_bytes", c_uint64),
+        ("kv_limit", c_uint64), ("mapped_bytes", c_uint64), ("offloaded_bytes", c_uint64),
     ]
 
 

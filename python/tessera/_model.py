@@ -51,7 +51,8 @@ class Settings:
 
     def __init__(self, directory: str | os.PathLike[str], ranks: int | None, mesh: str | None, plan: Plan, *, overrides: Any = None,
                  threads: int = 0, weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None,
-                 positions: int = 0, ignore_unexpected: bool = False, values: str | None = None) -> None:
+                 positions: int = 0, ignore_unexpected: bool = False, values: str | None = None,
+                 offload_weights: bool = False) -> None:
         self.directory = os.fspath(directory).encode()
         if mesh is not None and not isinstance(mesh, str):
             raise TypeError(f"load: mesh={mesh!r}: give text, such as 'dp=2,tp=2'")
@@ -65,7 +66,8 @@ class Settings:
         self.session = _abi.SessionOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
             kv_dtype=_find_dtype("kv", kv), kv_memory=kv_memory, positions=positions,
-            weights=_find_dtype("weights", weights), math=_find_dtype("math", math), values=values.encode() if values else None)
+            weights=_find_dtype("weights", weights), math=_find_dtype("math", math), values=values.encode() if values else None,
+            offload_weights=offload_weights)
         self.trainer = _abi.TrainerOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
             positions=positions, dropout=-1.0, values=self.session.values)
@@ -487,7 +489,8 @@ def _exchange(world: World, texts: dict[int, _Text]) -> dict[int, _Text]:
 def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str | None = None, plan: Plan = None,
          backend: str | None = None, *, overrides: Sequence[str] | Mapping[str, str] | None = None, threads: int = 0,
          weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None, positions: int = 0,
-         ignore_unexpected: bool = False, values: str | None = None, device: str | None = None, timeout: float | None = None) -> Model:
+         ignore_unexpected: bool = False, values: str | None = None, offload_weights: bool = False, device: str | None = None,
+         timeout: float | None = None) -> Model:
     """Opens a Hugging Face directory on `ranks` ranks.
 
     The ranks are threads of this process. In a job of several ranks (after init(), or in a function of spawn), the call is
@@ -496,6 +499,7 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
     mesh: "dp=2,tp=2"; default: "tp". plan: "auto" (None), "none", the name of a plan, a file, JSON or a dict
     {pattern: style}. overrides: rules that replace those of the plan. threads: per rank; 0: a share of the CPUs.
     weights: "q8", "bf12" or "mxfp4"; "bf16" widens those stored in MXFP4. kv: "f32" or "bf16". math: "f32" or "bf16". positions: the maximum length of a sequence.
+    offload_weights: large weights are read from the checkpoint before each use, for models larger than memory.
     values: a pattern of modules, such as "*", whose outputs are kept for take_values().
     backend, device, timeout: as TESSERA_BACKEND, TESSERA_DEVICE, TESSERA_TIMEOUT.
     """
@@ -507,5 +511,6 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
     if not world and backend not in (None, "auto") and not is_threaded(backend):
         raise ValueError(f"load: the ranks are threads, over loopback; with {backend} they are processes: use spawn(), or init() in a job")
     settings = Settings(directory, world.size if world else ranks, mesh, plan, overrides=overrides, threads=threads, weights=weights,
-                        kv=kv, kv_memory=kv_memory, math=math, positions=positions, ignore_unexpected=ignore_unexpected, values=values)
+                        kv=kv, kv_memory=kv_memory, math=math, positions=positions, ignore_unexpected=ignore_unexpected, values=values,
+                        offload_weights=offload_weights)
     return Model(settings, {"device": device, "timeout": timeout, "backend": None if world else backend or "loopback"})

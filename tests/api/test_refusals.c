@@ -339,6 +339,11 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_session_open(on.mesh, dir, SESSION(.weights = -1), OUT(tess_session)));
 		ROW(tess_session_open(on.mesh, dir, SESSION(.math = 99), OUT(tess_session)));
 		ROW(tess_session_open(on.mesh, dir, SESSION(.plan = "no_such"), OUT(tess_session)));
+		ROW(tess_session_open(on.mesh, dir, SESSION(.offload_weights = 2),
+		                      OUT(tess_session)));
+		ROW(tess_session_open(on.mesh, dir,
+		                      SESSION(.offload_weights = 1, .weights = TESS_Q8),
+		                      OUT(tess_session)));
 		NOTHING(tess_session_close(NULL));
 		NOTHING(tess_session_get_info(NULL, &info));
 		NOTHING(tess_session_get_info(on.session, NULL));

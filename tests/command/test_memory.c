@@ -360,6 +360,70 @@ START_TEST(nothing_twice_unaligned)
 }
 END_TEST
 
+/* ---- offloaded weights ------------------------------------------------------------------------ */
+
+/* Returns what rank 0 announces to hold, and what all KV caches have; in bytes. */
+static int64_t parse_announced_bytes(FILE *err, int ranks, char digest[65])
+{
+	double weights, cache, announced = 0, caches = 0;
+	char line[1024];
+	int rank;
+
+	rewind(err);
+	while (fgets(line, sizeof line, err)) {
+		sscanf(line, "tessera generate: rank 0 holds at most %lf MiB", &announced);
+		if (sscanf(line, "rank %d %lf MiB weights %lf MiB KV cache", &rank, &weights,
+		           &cache) == 3)
+			caches += cache;
+		sscanf(line, "digest %64s", digest);
+	}
+	ck_assert(announced > 0 && caches > 0);
+	return (int64_t)((ranks * announced + caches) * MIB);
+}
+
+START_TEST(offloaded_weights_stay_in_files)
+{
+	int ranks = _i ? 4 : 1, out[2], status;
+	int64_t model = compute_model_bytes(false), limit;
+	FILE *err = tmpfile();
+	char digest[65] = "", n[8];
+	struct memory_peaks seen;
+	pid_t pid;
+
+	write_checkpoint_config(false);
+	snprintf(n, sizeof n, "%d", ranks);
+	ck_assert(err && !pipe(out));
+	pid = fork();
+	if (!pid) {
+		dup2(out[1], STDOUT_FILENO);
+		dup2(fileno(err), STDERR_FILENO);
+		close(out[0]);
+		close(out[1]);
+		execl(TESSERA, TESSERA, "generate", DIR, "-n", n, "--backend", "loopback",
+		      "--threads", "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "12",
+		      "--temperature", "0", "--prefill-chunk", "8", "--stats", "--digest",
+		      "--offload-weights", (char *)NULL);
+		_exit(127);
+	}
+	close(out[1]);
+	seen = watch_memory(pid, out[0]);
+	close(out[0]);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	limit = parse_announced_bytes(err, ranks, digest);
+	fclose(err);
+	printf("offloaded, %d ranks  model %.1f MiB, announced %.1f, at most %.1f and %.1f\n",
+	       ranks, (double)model / MIB, (double)limit / MIB, (double)seen.loading / MIB,
+	       (double)seen.running / MIB);
+	fflush(stdout);
+	ck_assert_str_eq(digest, get_first_digest(false));
+	limit += limit / 20 + RANK_EXTRA;
+	ck_assert_int_lt(limit, model);
+	ck_assert_int_le(seen.running, limit);
+	ck_assert_int_le(seen.loading, limit);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t;
@@ -373,6 +437,7 @@ int main(void)
 	tcase_add_unchecked_fixture(t, make_large_checkpoint, remove_large_checkpoint);
 	tcase_add_loop_test(t, nothing_twice, 0, 2);
 	tcase_add_test(t, nothing_twice_copied);
+	tcase_add_loop_test(t, offloaded_weights_stay_in_files, 0, 2);
 	tcase_add_test(t, nothing_twice_unaligned);
 	srunner_set_fork_status(r, CK_NOFORK);
 	return suite_end(r);

@@ -13,6 +13,8 @@
 
 enum { HEX = 2 * crypto_hash_sha256_BYTES };
 
+enum { OFFLOADED_ROWS = 2048 }; /* of a step of prompts, by default */
+
 struct text { /* a sequence, on the rank that prints it */
 	FILE *out; /* stdout, or memory while it must wait */
 	char *held;
@@ -24,7 +26,7 @@ struct text { /* a sequence, on the rank that prints it */
 };
 
 struct rank_stats { /* bytes; ids of the sequences that this rank printed */
-	int64_t weights, mapped, cache, step, nprompt, ntokens;
+	int64_t weights, mapped, offloaded, cache, step, nprompt, ntokens;
 };
 
 struct generate_state {
@@ -468,6 +470,7 @@ static tess_status gather_stats(struct generate_state *s, struct rank_stats **ou
 {
 	struct rank_stats mine = { .weights = (int64_t)s->info.weight_bytes,
 		                   .mapped = (int64_t)s->info.mapped_bytes,
+		                   .offloaded = (int64_t)s->info.offloaded_bytes,
 		                   .cache = (int64_t)s->info.kv_bytes,
 		                   .step = (int64_t)s->info.step_bytes };
 
@@ -540,11 +543,33 @@ static void print_stats(const struct generate_state *s, const struct rank_stats 
 	for (int32_t i = 0; i < tess_world_size(s->world); i++)
 		fprintf(stderr,
 		        "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step  "
-		        "(%.2f MiB of weights are read in the files)\n",
+		        "(%.2f MiB of weights are read in the files, %.2f MiB before each use)\n",
 		        (int)i, (double)stats[i].weights / 1048576,
 		        (double)stats[i].cache / 1048576, (double)stats[i].step / 1048576,
-		        (double)stats[i].mapped / 1048576);
+		        (double)stats[i].mapped / 1048576, (double)stats[i].offloaded / 1048576);
 	print_storage_stats(s);
+}
+
+/* Prints the memory of rank 0, and what a token reads, if weights are offloaded. */
+static tess_status announce_memory(const struct generate_state *s)
+{
+	int64_t rows = s->options->chunk ? s->options->chunk : OFFLOADED_ROWS;
+	struct tess_explanation *e = NULL;
+	const struct tess_explained_rank *r;
+	tess_status st;
+
+	rows = s->info.positions && rows > s->info.positions ? s->info.positions : rows;
+	st = tess_session_explain(s->session, rows, &e);
+	if (st)
+		return st;
+	r = e->ranks[0];
+	fprintf(stderr,
+	        "tessera generate: rank 0 holds at most %.1f MiB (weights %.1f, a step of %lld "
+	        "tokens %.1f) and its KV cache; a step reads up to %.1f MiB of weights\n",
+	        (double)r->total / 1048576, (double)r->weights / 1048576, (long long)rows,
+	        (double)r->step / 1048576, (double)r->weights_read / 1048576);
+	tess_explanation_free(e);
+	return TESS_OK;
 }
 
 /* Writes the values of modules on rank 0, unless the prompt has failed. Collective. */
@@ -584,7 +609,9 @@ static tess_status generate_on_rank(struct generate_state *s)
 		tess_tool_check_environment();
 	s->info.size = sizeof s->info;
 	tess_session_get_info(s->session, &s->info);
-	st = make_requests(s);
+	st = first && s->options->session.offload ? announce_memory(s) : TESS_OK;
+	if (!st)
+		st = make_requests(s);
 	if (!st)
 		st = tess_session_generate(s->session, s->list, s->n, &how);
 	tess_session_get_info(s->session, &s->info);
