@@ -104,8 +104,7 @@ static tess_status open_weights(struct tess_runner *s)
 {
 	const struct tess_program *p = s->programs.first->program;
 	const struct tess_source *source = s->parts.source;
-	tess_status st =
-		tess_rank_weights_load(p, source, s->rank, &s->device, NULL, &s->weights);
+	tess_status st = tess_rank_weights_load(p, source, s->rank, &s->device, NULL, &s->weights);
 
 	if (!st)
 		st = tess_fetcher_open(p, source, s->rank, &s->weights, find_free_memory(s) / 2,

@@ -86,9 +86,7 @@ int64_t tess_runner_get_prompt_rows(const struct tess_runner *s)
 {
 	int64_t rows = s->device.table->prompt_rows, stages = s->programs.first->program->nstages;
 
-	rows = rows > 0                   ? rows
-	       : s->parts.offload_weights ? OFFLOADED_PROMPT_ROWS
-	                                  : PROMPT_ROWS;
+	rows = rows > 0 ? rows : s->parts.offload_weights ? OFFLOADED_PROMPT_ROWS : PROMPT_ROWS;
 	return stages > 1 ? tess_up(rows, 2 * stages) : rows;
 }
 
@@ -117,10 +115,10 @@ struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)
 
 	for (int32_t i = 0; i < s->ahead; i++)
 		bytes += s->step[i].bytes;
-	return (struct tess_runner_memory){ s->weights.bytes, tess_kv_cache_get_usage(s->kv).bytes,
-		                            bytes, s->weights.mapped,
-		                            tess_fetched_count_bytes(s->programs.first->program,
-		                                                     s->rank) };
+	return (struct tess_runner_memory){
+		s->weights.bytes, tess_kv_cache_get_usage(s->kv).bytes, bytes, s->weights.mapped,
+		tess_fetched_count_bytes(s->programs.first->program, s->rank)
+	};
 }
 
 const struct tess_weight_decision *tess_runner_get_weights(const struct tess_runner *s, int32_t *n)

@@ -82,14 +82,14 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	bool writes;
 	void *memory; /* the first element; borrowed until the wait has returned */
 	/*
-	 * of experts in inference: f32 [rows, experts of the rank]; those that are 0 in all rows are
-	 * not read. NULL: all are. Borrowed like the memory
+	 * of experts in inference: f32 [rows, experts of the rank]; those that are 0 in all rows
+	 * are not read. NULL: all are. Borrowed like the memory
 	 */
 	const float *routing;
 	int64_t rows, row_stride;
 	struct tess_disk *disk; /* private, as what follows */
 	struct tess_disk_request request;
-	/* of a fetcher (nn/weights/fetch.h): the transfer after it, whether it has ended, and how */
+	/* of a fetcher (nn/weights/fetch.h): the transfer after it, whether it ended, and how */
 	struct tess_transfer *after;
 	bool done;
 	tess_status status;

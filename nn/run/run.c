@@ -98,8 +98,7 @@ static void abandon_under_way(struct tess_step *s, const struct tess_run_groups 
 }
 
 static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_device *d,
-                                 const struct tess_run_groups *groups,
-                                 struct tess_step **under_way)
+                                 const struct tess_run_groups *groups, struct tess_step **under_way)
 {
 	if (s->kind == TESS_STEP_TRANSFER && groups->fetcher)
 		return tess_fetcher_wait(groups->fetcher, &s->transfer);

@@ -145,7 +145,7 @@ static void advise_range(struct tess_fetcher *f, const struct fetched *r, int32_
 /* ---- the page cache -------------------------------------------------------------------------- */
 
 /* Finds the place of a range in the order of steps, which is learnt from the first one. */
-static bool is_expected(struct tess_fetcher *f, const struct fetched *r)
+static bool is_next_of_order(struct tess_fetcher *f, const struct fetched *r)
 {
 	if (!f->is_complete && f->order.n && is_same_range(r, f->order.item)) {
 		f->is_complete = true;
@@ -164,9 +164,9 @@ static bool is_expected(struct tess_fetcher *f, const struct fetched *r)
 }
 
 /* Begins to read a range, unless that was done, and those that follow it. */
-static void read_ahead(struct tess_fetcher *f, const struct fetched *r)
+static void read_order_ahead(struct tess_fetcher *f, const struct fetched *r)
 {
-	if (!is_expected(f, r)) {
+	if (!is_next_of_order(f, r)) {
 		f->ahead = 0;
 		f->ahead_bytes = 0;
 		advise_range(f, r, TESS_ADVISE_SOON, NULL);
@@ -218,7 +218,7 @@ static void execute_transfer(struct tess_fetcher *f, struct tess_transfer *t)
 	if (t->routing) /* which experts is not known before */
 		advise_range(f, &r, TESS_ADVISE_SOON, t);
 	else
-		read_ahead(f, &r);
+		read_order_ahead(f, &r);
 	st = walk_range(f, &r, &copy);
 	t->status = st;
 	if (st)

@@ -117,8 +117,8 @@ static void find_run(struct taker *t, const struct tess_part_file *f, uint64_t a
 }
 
 /* Takes a range of a row of the full matrix; `row` and `col`: its pieces. */
-static tess_status take_run(struct taker *t, int64_t row, int64_t at_row, int64_t col,
-                            int64_t at_col, uint64_t bytes)
+static tess_status take_part_run(struct taker *t, int64_t row, int64_t at_row, int64_t col,
+                                 int64_t at_col, uint64_t bytes)
 {
 	const struct tess_parts *l = t->parts;
 	const struct tess_part *p = t->part;
@@ -145,7 +145,7 @@ static tess_status take_run(struct taker *t, int64_t row, int64_t at_row, int64_
 }
 
 /* Takes rows [from, from + n) of the part, in order. Adjacent rows are one range. */
-static tess_status take_rows(struct taker *t, int64_t from, int64_t n)
+static tess_status take_part_rows(struct taker *t, int64_t from, int64_t n)
 {
 	static const struct tess_run one = { 0, 1 };
 	const struct tess_parts *l = t->parts;
@@ -166,7 +166,7 @@ static tess_status take_rows(struct taker *t, int64_t from, int64_t n)
 			for (int64_t b = 0; b < cols && !st; b++) {
 				uint64_t bytes = (uint64_t)count_stored_bytes(p, step * col[b].len);
 
-				st = take_run(t, a, row[a].start + r, b, col[b].start, bytes);
+				st = take_part_run(t, a, row[a].start + r, b, col[b].start, bytes);
 			}
 		}
 	}
@@ -179,7 +179,7 @@ static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, 
 {
 	struct taker t = { .parts = l, .part = p, .to = to };
 
-	return take_rows(&t, from, n);
+	return take_part_rows(&t, from, n);
 }
 
 void tess_parts_advise(struct tess_parts *l, const struct tess_part *p, int64_t from, int64_t n,
@@ -187,7 +187,7 @@ void tess_parts_advise(struct tess_parts *l, const struct tess_part *p, int64_t 
 {
 	struct taker t = { .parts = l, .part = p, .advice = advice };
 
-	take_rows(&t, from, n);
+	take_part_rows(&t, from, n);
 	advise_last(&t);
 }
 

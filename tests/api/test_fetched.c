@@ -25,7 +25,7 @@ struct fetched_job { /* of all ranks */
 	int32_t files; /* weights that are in files */
 };
 
-static void hash_logits(uint64_t *hash, const float *logits, int64_t n)
+static void add_logits_to_hash(uint64_t *hash, const float *logits, int64_t n)
 {
 	const unsigned char *at = (const unsigned char *)logits;
 
@@ -33,7 +33,7 @@ static void hash_logits(uint64_t *hash, const float *logits, int64_t n)
 		*hash = (*hash ^ at[i]) * 0x100000001b3u;
 }
 
-static int32_t find_largest(const float *logits, int64_t n)
+static int32_t find_largest_logit(const float *logits, int64_t n)
 {
 	int32_t best = 0;
 
@@ -44,8 +44,8 @@ static int32_t find_largest(const float *logits, int64_t n)
 }
 
 /* Runs a prompt, and continues it by the largest logit, in two sequences; all ranks get logits. */
-static tess_status run_steps(struct tess_session *s, struct fetched_job *j, uint64_t *hash,
-                             bool first)
+static tess_status run_fetched_steps(struct tess_session *s, struct fetched_job *j, uint64_t *hash,
+                                     bool first)
 {
 	int32_t ids[SEQUENCES][PROMPT];
 	struct tess_input in[SEQUENCES];
@@ -65,12 +65,12 @@ static tess_status run_steps(struct tess_session *s, struct fetched_job *j, uint
 		st = tess_session_step(s, in, SEQUENCES, -1, &logits);
 		for (int i = 0; i < SEQUENCES && !st; i++) {
 			rows += in[i].nselected;
-			ids[i][0] = find_largest(logits + (rows - 1) * j->info.vocabulary,
-			                         j->info.vocabulary);
+			ids[i][0] = find_largest_logit(logits + (rows - 1) * j->info.vocabulary,
+			                               j->info.vocabulary);
 			in[i].n = in[i].nselected = 1;
 		}
 		if (!st)
-			hash_logits(hash, logits, rows * j->info.vocabulary);
+			add_logits_to_hash(hash, logits, rows * j->info.vocabulary);
 		if (first && j->harm && !t)
 			j->harm();
 	}
@@ -79,7 +79,7 @@ static tess_status run_steps(struct tess_session *s, struct fetched_job *j, uint
 	return st;
 }
 
-static int32_t count_files(const struct tess_session *s)
+static int32_t count_weights_in_files(const struct tess_session *s)
 {
 	int32_t n = tess_session_list_weights(s, NULL, 0), files = 0;
 	struct tess_weight_storage *w = calloc((size_t)n, sizeof *w);
@@ -108,8 +108,8 @@ static tess_status run_fetched(struct tess_world *w, void *arg)
 	mine.info.size = sizeof mine.info;
 	if (!st) {
 		tess_session_get_info(s, &mine.info);
-		mine.files = count_files(s);
-		st = run_steps(s, &mine, &hash, first);
+		mine.files = count_weights_in_files(s);
+		st = run_fetched_steps(s, &mine, &hash, first);
 	}
 	tess_session_close(s);
 	tess_mesh_close(mesh);
@@ -141,6 +141,8 @@ START_TEST(logits_do_not_depend_on_offloading)
 {
 	char dir[512];
 	struct fetched_job memory = { .dir = dir, .mesh = "tp" }, j;
+	int ran = 0;
+	tess_status st;
 
 	snprintf(dir, sizeof dir, "%s/tests/data/goldens/%s", SOURCE_ROOT, families[_i]);
 	spawn_ranks(1, run_fetched, &memory);
@@ -158,13 +160,15 @@ START_TEST(logits_do_not_depend_on_offloading)
 		j = (struct fetched_job){
 			.dir = dir, .mesh = meshes[m].mesh, .plan = meshes[m].plan, .offload = 1
 		};
-		if (tess_world_spawn_threads(meshes[m].ranks, run_fetched, &j))
-			expect_part(tess_error(), "plan"); /* the family has no such plan */
-		else
-			ck_assert_msg(j.hash == memory.hash, "%s, %s, %s: other logits",
-			              families[_i], meshes[m].mesh,
-			              meshes[m].plan ? meshes[m].plan : "auto");
+		st = tess_world_spawn_threads(meshes[m].ranks, run_fetched, &j);
+		/* not each family has each plan, or two layers */
+		ck_assert_msg(st == TESS_EINVAL || st == TESS_ENOENT ||
+		                      (!st && j.hash == memory.hash),
+		              "%s, %s, %s: other logits: %s", families[_i], meshes[m].mesh,
+		              meshes[m].plan ? meshes[m].plan : "auto", st ? tess_error() : "");
+		ran += !st;
 	}
+	ck_assert_int_ge(ran, THIN == 1 ? 3 : 0);
 }
 END_TEST
 
@@ -178,7 +182,7 @@ static void copy_model_file(const char *name)
 	ck_assert_int_eq(system(command), 0);
 }
 
-static void shorten_file(void)
+static void shorten_model_file(void)
 {
 	ck_assert_int_eq(truncate(scratch_format_path("model.safetensors"), 300000), 0);
 }
@@ -196,7 +200,7 @@ static void replace_file(void)
 
 START_TEST(changed_files_are_errors)
 {
-	static void (*const harm[])(void) = { shorten_file, touch_file };
+	static void (*const harm[])(void) = { shorten_model_file, touch_file };
 	struct fetched_job j = { .dir = scratch, .mesh = "tp", .offload = 1, .harm = harm[_i] };
 
 	copy_model_file("config.json");

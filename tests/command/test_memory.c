@@ -360,7 +360,7 @@ START_TEST(nothing_twice_unaligned)
 }
 END_TEST
 
-/* ---- offloaded weights ------------------------------------------------------------------------ */
+/* ---- offloaded weights ----------------------------------------------------------------------- */
 
 /* Returns what rank 0 announces to hold, and what all KV caches have; in bytes. */
 static int64_t parse_announced_bytes(FILE *err, int ranks, char digest[65])
