@@ -92,6 +92,25 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 	                             t->rank == 0);
 }
 
+/* Checks where an option puts values; name: that of the option of the command. */
+static tess_status check_offload_option(const char *name, const char *value,
+                                        const struct tess_device *device)
+{
+	int32_t location = tess_location_parse(value);
+
+	if (location != TESS_LOCATION_DEVICE && device->mem != TESS_HOST)
+		return tess_fail(TESS_ENOTSUP,
+		                 "--%s %s: device %s has memory of its own, with which it is not "
+		                 "supported; leave it out, or use TESSERA_DEVICE=cpu",
+		                 name, value, device->name);
+	if (value && (!*value || !strcmp(value, "disk")))
+		return tess_fail(TESS_EINVAL,
+		                 "--%s: the strategy names no folder; use --%s DIR, a folder on a "
+		                 "local disk, or ./disk for a folder of that name",
+		                 name, name);
+	return TESS_OK;
+}
+
 tess_status tess_trainer_check(const struct tess_trainer_options *options)
 {
 	struct tess_trainer_options mine = { .size = sizeof mine }, *o = &mine;
@@ -111,7 +130,11 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 		st = tess_run_check_options(o->threads, 0);
 	if (!st)
 		st = tess_device_find(&device, &index);
-	return st ? st : tess_norm_check_device(device);
+	if (!st)
+		st = tess_norm_check_device(device);
+	if (!st)
+		st = check_offload_option("offload-optimizer", o->offload_optimizer, device);
+	return st ? st : check_offload_option("offload-weights", o->offload_weights, device);
 }
 
 static tess_status read_trainer_options(struct tess_trainer *t)
@@ -401,6 +424,7 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 		st = tess_tied_copy_tables(&t->parameters, t->parts.along);
 	t->waited += tess_now() - began;
 	t->step += !st;
+	t->unusable = st != TESS_OK;
 	return st;
 }
 
@@ -409,7 +433,10 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 {
 	struct step s = { .micro = micro, .n = n, .updates = lr != NULL };
 	int64_t began = tess_now();
-	tess_status st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
+	tess_status st = tess_trainer_check_usable(t);
+
+	if (!st)
+		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 
 	t->waited = tess_now() - began;
 	if (!st)
@@ -422,6 +449,15 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	if (!st && out)
 		copy_result(t, &s, lr != NULL, began, out);
 	return st;
+}
+
+tess_status tess_trainer_check_usable(const struct tess_trainer *t)
+{
+	return t->unusable ? tess_fail(TESS_EIO,
+	                               "step %lld has failed after it had changed some weights; "
+	                               "close the trainer, and resume from the last save",
+	                               (long long)t->step + 1)
+	                   : TESS_OK;
 }
 
 /* Runs a step in the default floating-point state. lr NULL: without the optimizer. */
@@ -538,17 +574,22 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 {
 	struct tess_trainer_info info = { 0 };
 	const struct tess_program *p;
+	const uint64_t *file;
 
 	if (TESS_REQUIRE(t, out))
 		return;
 	p = t->programs.first->program;
+	file = t->parameters.offload.layout.bytes;
 	info = (struct tess_trainer_info){ .step = t->step,
 		                           .vocabulary = p->logits->dim[1]->size,
 		                           .positions = p->max_positions,
 		                           .weight_bytes = t->parameters.weight_bytes,
 		                           .gradient_bytes = t->parameters.gradient_bytes,
 		                           .state_bytes = t->parameters.state_bytes,
-		                           .step_bytes = t->memory.bytes };
+		                           .step_bytes = t->memory.bytes,
+		                           .transfer_bytes = t->update.bytes,
+		                           .weight_disk_bytes = file[TESS_REST],
+		                           .state_disk_bytes = file[TESS_STATE] };
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }
