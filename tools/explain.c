@@ -172,7 +172,7 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
+static tess_status explain_training(const struct explain_options *a, int32_t nmicro, uint64_t tile,
                                     struct tess_explanation **out)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
@@ -184,7 +184,8 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .pipeline_schedule = a->schedule,
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL,
-		                                .micro_batches = nmicro };
+		                                .micro_batches = nmicro,
+		                                .tile = tile };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
 	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
