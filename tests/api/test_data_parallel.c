@@ -283,7 +283,7 @@ static const struct {
 
 START_TEST(tiles)
 {
-	for (size_t i = 0; i < sizeof tiled / sizeof *tiled; i += THIN > 1 ? 3 : 1) {
+	for (size_t i = 0; i<sizeof tiled / sizeof *tiled; i += THIN> 1 ? 3 : 1) {
 		struct job one = { .model = tiled[i].model,
 			           .mesh = "tp=1",
 			           .nsequences = 4,

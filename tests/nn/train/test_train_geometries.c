@@ -1,8 +1,8 @@
 /*
  * test_train_geometries.c - models of random sizes in training, in lockstep. The loss and all
  * gradients have the bits of one rank for any mesh, and for any plan: a preset, or one with other
- * styles for some modules; with dropout, and with weights that are gathered in tiles, too. The gradients of norms over heads are also compared
- * with differences of the loss.
+ * styles for some modules; with dropout, and with weights gathered in tiles, too. The
+ * gradients of norms over heads are also compared with differences of the loss.
  *
  * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (1) of each family.
  */
@@ -187,10 +187,10 @@ static void compare_gradients_of_ways(const char *family, uint64_t seed)
 
 	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
 	struct lockstep_step step = { .how = &how,
-		                            .lengths = s.lengths,
-		                            .nsequences = SEQUENCES,
-		                            .labels = s.labels,
-		                            .dropout = draw_below(&seed, 2) ? 0.2 : -1 };
+		                      .lengths = s.lengths,
+		                      .nsequences = SEQUENCES,
+		                      .labels = s.labels,
+		                      .dropout = draw_below(&seed, 2) ? 0.2 : -1 };
 
 	ck_assert_msg(!lockstep_train(&step, &want), "%s", tess_error());
 	for (int i = 0; i < WAYS; i++) {
