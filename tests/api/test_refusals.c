@@ -69,6 +69,18 @@ static void *nothing; /* a place for results */
 #define PLANNER(...) OPTIONS(tess_planner_options, __VA_ARGS__)
 #define TRAIN(...) tess_trainer_check(OPTIONS(tess_trainer_options, __VA_ARGS__))
 #define GENERATION(...) OPTIONS(tess_generation, __VA_ARGS__)
+/* Generates with a request, with the given changes; fails like the request. */
+#define REQUEST(...) \
+	tess_session_generate( \
+		on.session, \
+		(const struct tess_request *const[]){ OPTIONS(tess_request, .ids = ids, .nids = 3, \
+	                                                      .max_tokens = 1, __VA_ARGS__) }, \
+		1, GENERATION(.on_end = fail_as_request))
+#define TEXTS(...) \
+	.stop_texts = (const char *const[]) \
+	{ \
+		__VA_ARGS__ \
+	}
 #define BATCH(...) (&(struct tess_batch){ .nsequences = 1, __VA_ARGS__ })
 #define LENGTHS(...) \
 	.lengths = (const int64_t[]) \
@@ -381,6 +393,13 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_session_generate(on.session, NULL, 1, &how));
 		ROW(tess_session_generate(on.session, requests, 1,
 		                          GENERATION(.on_end = fail_as_request)));
+		GIVES(TESS_OK, REQUEST(.nstop_texts = 1, TEXTS("a")));
+		ROW(REQUEST(.nstop_texts = -1));
+		ROW(REQUEST(.nstop_texts = 1));
+		ROW(REQUEST(.nstop_texts = 257, TEXTS("a")));
+		ROW(REQUEST(.nstop_texts = 2, TEXTS("a", "")));
+		ROW(REQUEST(.nstop_texts = 1, TEXTS(NULL)));
+		ROW(REQUEST(.nstop_texts = 1, TEXTS("\xc3")));
 		ROW(tess_session_generate(on.session, NULL, -1, &how));
 		ROW(tess_session_generate(on.session, NULL, INT64_MAX, &how));
 		ROW(tess_session_generate(on.session, NULL, 0, NULL));

@@ -10,6 +10,7 @@ struct generate_options {
 	const char *logits, *values, *values_of, *flight;
 	int32_t batch;
 	struct prompts prompts;
+	struct tess_tool_list stop;
 	bool from_stdin; /* the prompt is stdin, without an option */
 	int32_t max_tokens, top_k; /* -1: not given */
 	int32_t chunk;
