@@ -18,7 +18,7 @@ enum { STOPS = 4, TEXT = 512 };
 
 static const char *const characters[] = { "a", "b", "\xc3\xa9", "\xc3\xa8", "\xe4\xbd\xa0" };
 
-static void draw_text(uint64_t *seed, uint64_t n, uint64_t kinds, char *out)
+static void draw_characters(uint64_t *seed, uint64_t n, uint64_t kinds, char *out)
 {
 	*out = 0;
 	while (n--)
@@ -47,7 +47,7 @@ static size_t find_cut(const char *text, const char *const *stop, int64_t n, boo
 }
 
 /* Returns the length of the longest end of the text that begins a stop text. */
-static size_t count_held(const char *text, size_t len, const char *const *stop, int64_t n)
+static size_t measure_held_end(const char *text, size_t len, const char *const *stop, int64_t n)
 {
 	size_t held = 0;
 
@@ -79,7 +79,7 @@ static void check_scan(uint64_t *seed, const char *text, const char *const *stop
 		memcpy(given + ngiven, out, nout);
 		ngiven += nout;
 		/* no more is held back than needed */
-		MUST(found || ngiven == end - count_held(text, end, stop, n));
+		MUST(found || ngiven == end - measure_held_end(text, end, stop, n));
 	}
 	MUST(!tess_stop_scan_finish(s, "", 0, &out, &nout, &found));
 	memcpy(given + ngiven, out, nout);
@@ -101,9 +101,9 @@ START_TEST(scan_equals_search)
 		uint64_t kinds = 2 + draw_below(&seed, 4);
 		bool found = false;
 
-		draw_text(&seed, draw_below(&seed, 40), kinds, text);
+		draw_characters(&seed, draw_below(&seed, 40), kinds, text);
 		for (int64_t k = 0; k < n; k++) {
-			draw_text(&seed, 1 + draw_below(&seed, 8), kinds, stops[k]);
+			draw_characters(&seed, 1 + draw_below(&seed, 8), kinds, stops[k]);
 			stop[k] = stops[k];
 		}
 		check_scan(&seed, text, stop, n);
@@ -175,7 +175,7 @@ static int take_end(void *self, int64_t i, const struct tess_result *r, const ch
 	return a->n == r->ntokens ? TESS_GO_ON : tess_fail(TESS_EBUG, "ids are missing");
 }
 
-static tess_status generate_texts(struct tess_world *w, void *arg)
+static tess_status generate_with_stops(struct tess_world *w, void *arg)
 {
 	struct job *j = arg;
 	const struct tess_generation how = {
@@ -214,13 +214,13 @@ static tess_status generate_texts(struct tess_world *w, void *arg)
 	return st;
 }
 
-static void run_job(struct job *j)
+static void run_stop_job(struct job *j)
 {
 	int32_t n;
 
 	memset(j->answer, 0, sizeof j->answer);
 	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
-	ck_assert_msg(!tess_world_spawn_threads(n, generate_texts, j), "%s: %s", j->mesh,
+	ck_assert_msg(!tess_world_spawn_threads(n, generate_with_stops, j), "%s: %s", j->mesh,
 	              tess_error());
 }
 
@@ -244,7 +244,7 @@ START_TEST(texts_end_before_stop_texts)
 	static struct job all = { .mesh = "tp=1" }, cut;
 	uint64_t seed = 5;
 
-	run_job(&all);
+	run_stop_job(&all);
 	cut = all;
 	for (int i = 0; i < PROMPTS; i++) {
 		struct answer *a = &all.answer[i];
@@ -255,7 +255,7 @@ START_TEST(texts_end_before_stop_texts)
 		memcpy(cut.stop[i], a->text + from, n); /* the texts are ASCII */
 	}
 	cut.mesh = meshes[_i];
-	run_job(&cut);
+	run_stop_job(&cut);
 	for (int i = 0; i < PROMPTS; i++)
 		check_answer(&all.answer[i], &cut.answer[i], cut.stop[i]);
 }
@@ -266,7 +266,7 @@ START_TEST(held_text_is_not_lost)
 {
 	static struct job all = { .mesh = "tp=1" }, held;
 
-	run_job(&all);
+	run_stop_job(&all);
 	held = all;
 	for (int i = 0; i < PROMPTS; i++) {
 		struct answer *a = &all.answer[i];
@@ -274,7 +274,7 @@ START_TEST(held_text_is_not_lost)
 		memcpy(held.stop[i], a->text + a->len - 5, 5);
 		strcat(held.stop[i], "\n#");
 	}
-	run_job(&held);
+	run_stop_job(&held);
 	for (int i = 0; i < PROMPTS; i++) {
 		ck_assert_int_eq(held.answer[i].finish, TESS_FINISH_LENGTH);
 		ck_assert_uint_eq(held.answer[i].first, all.answer[i].len - 5);
