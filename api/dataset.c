@@ -139,7 +139,7 @@ static tess_status fail_empty(const struct tess_dataset *d, const char *const *f
 	                 (long long)d->options.sequence);
 }
 
-static tess_status open_files(struct tess_dataset *d, const char *const *files, int32_t n)
+static tess_status open_dataset_files(struct tess_dataset *d, const char *const *files, int32_t n)
 {
 	struct tess_data_encoder e = { 0 };
 	tess_status st = TESS_OK;
@@ -179,7 +179,7 @@ tess_status tess_dataset_open(const char *const *files, int32_t n,
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	}
 	d->options = o;
-	st = open_files(d, files, n);
+	st = open_dataset_files(d, files, n);
 	if (st)
 		tess_dataset_close(d);
 	else

@@ -59,7 +59,7 @@ static tess_status encode_plain_text(const struct tess_dataset_options *o,
 }
 
 /* Counts loss on ids [from, to) in addition. */
-static tess_status count_ids(struct tess_data_row *r, size_t from, size_t to)
+static tess_status mark_ids(struct tess_data_row *r, size_t from, size_t to)
 {
 	if (!r->counts)
 		r->counts = calloc(r->n + 1, 1);
@@ -95,7 +95,7 @@ static tess_status encode_completion(const struct tess_dataset_options *o,
 	free(ids);
 	if (!st && add_special)
 		st = append_end(o, e, r);
-	return st || o->loss == TESS_LOSS_ALL ? st : count_ids(r, same, r->n);
+	return st || o->loss == TESS_LOSS_ALL ? st : mark_ids(r, same, r->n);
 }
 
 static tess_status encode_text_completion(const struct tess_dataset_options *o,
@@ -168,11 +168,11 @@ static tess_status encode_chat_completion(const struct tess_dataset_options *o,
 static tess_status count_answers(const struct tess_chat_text *text,
                                  const struct tess_token_border *border, struct tess_data_row *r)
 {
-	tess_status st = count_ids(r, 0, 0);
+	tess_status st = mark_ids(r, 0, 0);
 
 	for (int64_t i = 0; i < text->nanswers && !st; i++)
 		if (text->answers[i].begin < text->answers[i].end)
-			st = count_ids(r, border[2 * i].ends_after, border[2 * i + 1].begins_at);
+			st = mark_ids(r, border[2 * i].ends_after, border[2 * i + 1].begins_at);
 	return st;
 }
 

@@ -117,7 +117,8 @@ static const char *get_row_keys(int32_t kind)
 }
 
 /* Adds an encoded row, or skips one on which no loss counts. */
-static tess_status add_row(struct text_reader *t, const char *name, const struct tess_data_row *r)
+static tess_status add_encoded_row(struct text_reader *t, const char *name,
+                                   const struct tess_data_row *r)
 {
 	struct tess_data_file *f = t->file;
 	int64_t from = f->nids;
@@ -139,8 +140,8 @@ static tess_status add_row(struct text_reader *t, const char *name, const struct
 }
 
 /* Encodes and adds a row of JSON, or a text. */
-static tess_status read_row(struct text_reader *t, const char *text, size_t len, int64_t number,
-                            bool is_json)
+static tess_status encode_row(struct text_reader *t, const char *text, size_t len, int64_t number,
+                              bool is_json)
 {
 	struct tess_data_row row;
 	char name[4200];
@@ -150,7 +151,7 @@ static tess_status read_row(struct text_reader *t, const char *text, size_t len,
 	st = is_json ? tess_data_row_encode_json(t->options, t->encoder, name, text, len, &row)
 	             : tess_data_row_encode_text(t->options, t->encoder, name, text, len, &row);
 	if (!st)
-		st = add_row(t, name, &row);
+		st = add_encoded_row(t, name, &row);
 	tess_data_row_free(&row);
 	return st;
 }
@@ -191,7 +192,7 @@ static tess_status read_json_rows(struct text_reader *t)
 		if (st || !line.len)
 			break;
 		if (!is_blank(text, len))
-			st = read_row(t, text, len, t->number, true);
+			st = encode_row(t, text, len, t->number, true);
 	}
 	free(line.text);
 	return st;
@@ -205,8 +206,8 @@ static tess_status end_plain_text(struct text_reader *t, struct tess_text *text,
 
 	if (!n)
 		return TESS_OK;
-	st = read_row(t, text->data, n - (t->options->separate && text->data[n - 1] == '\n'), first,
-	              false);
+	st = encode_row(t, text->data, n - (t->options->separate && text->data[n - 1] == '\n'),
+	                first, false);
 	text->len = 0;
 	return st;
 }

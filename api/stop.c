@@ -9,7 +9,7 @@
 struct stop_text {
 	const char *text;
 	size_t len, matched; /* matched: bytes of it at the end of the text so far */
-	size_t *border; /* [len]: of its first i + 1 bytes, the longest proper prefix at their end */
+	size_t *border; /* [len]: the longest proper prefix of it that ends after byte i of it */
 };
 
 struct tess_stop_scan {

@@ -130,7 +130,7 @@ static tess_status append_ids(struct tess_ids *ids, const struct tess_ids *more)
 	return st;
 }
 
-static tess_status check_text(const char *text, size_t len)
+static tess_status check_utf8_text(const char *text, size_t len)
 {
 	size_t valid;
 
@@ -148,7 +148,7 @@ static tess_status encode_text(const struct tess_tokenizer *t, const char *text,
                                int32_t **ids, size_t *n)
 {
 	struct encoding e = { .t = t, .ids.placed = nborders > 0 };
-	tess_status st = check_text(text, len);
+	tess_status st = check_utf8_text(text, len);
 
 	if (st)
 		return st;

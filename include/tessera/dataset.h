@@ -84,9 +84,9 @@ struct tess_dataset_info {
 
 /*
  * Opens `n` files, whose sequences follow one another. options: read during the call. The caller
- * owns *out: tess_dataset_close. TESS_EINVAL: the files have no sequences, or a row is none of those
- * above, or of another kind than those before it; the message names file and line. TESS_ENOTSUP:
- * the chat template is not known.
+ * owns *out: tess_dataset_close. TESS_EINVAL: the files have no sequences, or a row is none of
+ * those above, or of another kind than those before it; the message names file and line.
+ * TESS_ENOTSUP: the chat template is not known.
  */
 tess_status tess_dataset_open(const char *const *files, int32_t n,
                               const struct tess_dataset_options *options,

@@ -53,8 +53,8 @@ static struct tess_dataset *open_rows(const char *name, const char *text,
 	return d;
 }
 
-static void expect_refused(const char *name, const char *text, struct tess_dataset_options options,
-                           const char *part)
+static void expect_refused_rows(const char *name, const char *text,
+                                struct tess_dataset_options options, const char *part)
 {
 	const char *file = scratch_write_text(name, text);
 	struct tess_dataset *d = NULL;
@@ -78,7 +78,8 @@ static struct tess_dataset_labels count_labels(const struct tess_dataset *d)
 /* ---- goldens --------------------------------------------------------------------------------- */
 
 /* Compares sequence i with a golden row: the row, its ids, and 1 for each that counts. */
-static void check_row(const struct tess_dataset *d, int64_t i, const json_t *row, bool masked)
+static void check_golden_row(const struct tess_dataset *d, int64_t i, const json_t *row,
+                             bool masked)
 {
 	const json_t *want = json_array_get(row, 1), *counts = json_array_get(row, 2);
 	char *text = json_dumps(json_array_get(row, 0), 0);
@@ -133,7 +134,7 @@ static void check_case(const json_t *about, int32_t loss)
 	d = open_rows("rows.jsonl", lines, options);
 	json_array_foreach(rows, i, row) {
 		if (loss == TESS_LOSS_ALL || has_label(row))
-			check_row(d, n++, row, loss == TESS_LOSS_AUTO);
+			check_golden_row(d, n++, row, loss == TESS_LOSS_AUTO);
 	}
 	ck_assert_int_eq(count_labels(d).rows, json_array_size(rows));
 	ck_assert_int_eq(count_labels(d).skipped, (int64_t)json_array_size(rows) - n);
@@ -281,9 +282,10 @@ START_TEST(plain_texts)
 	                 "{\"text\": \"\\n \\nOnce upon\\na time\\n\\n\\t\\n\\nOne day\\n \\n\"}\n",
 	                 (struct tess_dataset_options){ .sequence = 4 });
 	expect_same_data("No end", "{\"text\": \"No end\"}", apart);
-	expect_refused("none.txt", "\n\n", apart, "none.txt: 0 ids are less than one sequence");
-	expect_refused("odd.txt", "One\n\nTwo\n\xff\n", apart,
-	               "odd.txt: line 3: the text is not UTF-8 at its byte 4");
+	expect_refused_rows("none.txt", "\n\n", apart,
+	                    "none.txt: 0 ids are less than one sequence");
+	expect_refused_rows("odd.txt", "One\n\nTwo\n\xff\n", apart,
+	                    "odd.txt: line 3: the text is not UTF-8 at its byte 4");
 }
 END_TEST
 
@@ -304,9 +306,9 @@ START_TEST(rows_without_labels_are_skipped)
 	ck_assert_int_eq(count_labels(d).skipped, 1);
 	ck_assert_int_gt(count_labels(d).counted, 0);
 	tess_dataset_close(d);
-	expect_refused("skipped.jsonl",
-	               "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n", zephyr,
-	               "skipped.jsonl: in no row is there an id that loss counts on");
+	expect_refused_rows("skipped.jsonl",
+	                    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n", zephyr,
+	                    "skipped.jsonl: in no row is there an id that loss counts on");
 }
 END_TEST
 
@@ -336,16 +338,17 @@ START_TEST(bad_rows)
 	struct tess_dataset *d;
 
 	write_stories();
-	expect_refused("bare.jsonl", chat, apart, "bare.jsonl: line 1: ");
+	expect_refused_rows("bare.jsonl", chat, apart, "bare.jsonl: line 1: ");
 	expect_part(tess_error(), "template");
 	zephyr.chat_template = "none";
-	expect_refused("named.jsonl", chat, zephyr, "named.jsonl: line 1: ");
+	expect_refused_rows("named.jsonl", chat, zephyr, "named.jsonl: line 1: ");
 	expect_part(tess_error(), "zephyr");
 	zephyr.chat_template = "zephyr";
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-		expect_refused("bad.jsonl", bad[i].rows, zephyr, bad[i].part);
+		expect_refused_rows("bad.jsonl", bad[i].rows, zephyr, bad[i].part);
 	zephyr.loss = 2;
-	expect_refused("loss.jsonl", text, zephyr, "loss 2; use TESS_LOSS_AUTO or TESS_LOSS_ALL");
+	expect_refused_rows("loss.jsonl", text, zephyr,
+	                    "loss 2; use TESS_LOSS_AUTO or TESS_LOSS_ALL");
 	/* an older caller's options end with `tokenizer` */
 	zephyr.size = (uint32_t)offsetof(struct tess_dataset_options, chat_template);
 	zephyr.tokenizer = scratch;

@@ -560,6 +560,15 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_dataset_read(on.dataset, INT64_MAX, ids, &count));
 		ROW(tess_dataset_read(on.dataset, 0, NULL, &count));
 		ROW(tess_dataset_read(on.dataset, 0, ids, NULL));
+		ROW(tess_dataset_open(files, 1, DATASET(.tokenizer = dir, .loss = 2),
+		                      OUT(tess_dataset)));
+		ROW(tess_dataset_read_labels(NULL, 0, made, made, &count));
+		ROW(tess_dataset_read_labels(on.dataset, -1, made, made, &count));
+		ROW(tess_dataset_read_labels(on.dataset, 0, NULL, made, &count));
+		ROW(tess_dataset_read_labels(on.dataset, 0, made, NULL, &count));
+		ROW(tess_dataset_read_labels(on.dataset, 0, made, made, NULL));
+		NOTHING(tess_dataset_count_labels(NULL, OPTIONS(tess_dataset_labels, 0)));
+		NOTHING(tess_dataset_count_labels(on.dataset, NULL));
 
 		/* explain */
 		ROW(tess_session_explain(NULL, 1, OUT(tess_explanation)));

@@ -37,8 +37,8 @@ tess_status prompts_add_stdin(struct prompts *p);
 /* Adds ids, as "1,2,3". */
 tess_status prompts_add_ids(struct prompts *p, const char *text);
 /*
- * Adds a prompt per line, a JSON object: "prompt" or "ids", optionally sampling, "max_tokens" and "stop". A
- * bad line becomes a prompt with an error; empty lines are skipped.
+ * Adds a prompt per line, a JSON object: "prompt" or "ids", optionally sampling, "max_tokens" and
+ * "stop". A bad line becomes a prompt with an error; empty lines are skipped.
  */
 tess_status prompts_add_lines(struct prompts *p, const char *path);
 void prompts_free(struct prompts *p);
