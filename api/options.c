@@ -3,6 +3,7 @@
 #include "core/registry/registry.h"
 #include "core/world/world.h"
 #include "hf/safetensors.h"
+#include "nn/offload/disk_engine.h"
 #include "nn/run/options.h"
 #include "nn/weights/device.h"
 #include "nn/weights/weights.h"
@@ -18,6 +19,7 @@ tess_status tess_options_declare(void)
 		{ "nn/weights/device.c", tess_device_options },
 		{ "nn/run/options.c", tess_run_options },
 		{ "nn/weights/decide.c", tess_weights_options },
+		{ "nn/offload/disk_engine.c", tess_disk_options },
 		{ "hf/safetensors.c", tess_load_options },
 	};
 	tess_status st = TESS_OK;

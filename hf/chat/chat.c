@@ -18,7 +18,7 @@ struct tess_chat {
 /* ---- open ------------------------------------------------------------------------------------ */
 
 /* Writes "chatml, qwen2, ...". */
-static void format_names(char out[NAMES_BYTES])
+static void format_chat_names(char out[NAMES_BYTES])
 {
 	size_t n = 0;
 
@@ -32,7 +32,7 @@ static tess_status choose_form(const char *dir, const char *name, struct tess_ch
 	const struct tess_chat_source *s = &c->source;
 	char names[NAMES_BYTES], sha256[65];
 
-	format_names(names);
+	format_chat_names(names);
 	if (name) {
 		c->form = tess_chat_find_form(name);
 		return c->form ? TESS_OK
@@ -132,7 +132,7 @@ static tess_status set_date(const char *text, struct tm *out)
 	return TESS_OK;
 }
 
-static tess_status check_message(const struct tess_chat_message *m, int64_t number)
+static tess_status check_chat_message(const struct tess_chat_message *m, int64_t number)
 {
 	size_t valid;
 
@@ -161,21 +161,20 @@ static tess_status copy_messages(const struct tess_chat_message *messages, int64
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	if (add)
 		all[0] = (struct tess_chat_message){ "system", o->system, strlen(o->system) };
-	for (int64_t i = 0; i < n; i++) {
-		all[i + add] = messages[i];
-		if (!all[i + add].content)
-			all[i + add].content = "";
-	}
+	memcpy(all + add, messages, (size_t)n * sizeof *all);
 	w->message = all;
 	w->n = n + add;
 	w->added = add;
-	for (int64_t i = 0; i < w->n && !st; i++)
-		st = check_message(&all[i], i + 1 - add);
+	for (int64_t i = 0; i < w->n && !st; i++) {
+		st = check_chat_message(&all[i], i + 1 - add);
+		if (!all[i].content)
+			all[i].content = "";
+	}
 	return st;
 }
 
-static tess_status read_options(const struct tess_chat_options *options,
-                                struct tess_chat_options *o, struct tess_chat_writer *w)
+static tess_status read_chat_options(const struct tess_chat_options *options,
+                                     struct tess_chat_options *o, struct tess_chat_writer *w)
 {
 	tess_status st = tess_sized_copy("tess_chat_options", options, o, sizeof *o);
 
@@ -205,7 +204,7 @@ tess_status tess_chat_render(const struct tess_chat *c, const struct tess_chat_m
 	w.form = c->form;
 	w.bos = c->source.bos;
 	w.eos = c->source.eos;
-	st = read_options(options, &o, &w);
+	st = read_chat_options(options, &o, &w);
 	if (!st)
 		st = copy_messages(messages, n, &o, &w);
 	if (!st)

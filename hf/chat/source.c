@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEMPLATE_BYTES_MAX = 1 << 20, CONFIG_BYTES_MAX = 1 << 24 };
+enum { TEMPLATE_BYTES_MAX = 1 << 20, CHAT_CONFIG_BYTES_MAX = 1 << 24 };
 
 /* ---- the files of a checkpoint --------------------------------------------------------------- */
 
-static tess_status copy_bytes(const char *s, size_t n, char **out)
+static tess_status copy_chat_bytes(const char *s, size_t n, char **out)
 {
 	free(*out);
 	*out = malloc(n + 1);
@@ -26,10 +26,10 @@ static tess_status copy_bytes(const char *s, size_t n, char **out)
 static tess_status set_template(const char *file, const char *text, size_t len,
                                 struct tess_chat_source *out)
 {
-	tess_status st = copy_bytes(file, strlen(file), &out->file);
+	tess_status st = copy_chat_bytes(file, strlen(file), &out->file);
 
 	if (!st)
-		st = copy_bytes(text, len, &out->text);
+		st = copy_chat_bytes(text, len, &out->text);
 	out->len = len;
 	return st;
 }
@@ -106,14 +106,14 @@ static tess_status read_token(const json_t *config, const char *key, char **out)
 
 	if (json_is_object(value))
 		value = json_object_get(value, "content");
-	return copy_bytes(json_is_string(value) ? json_string_value(value) : "",
-	                  json_string_length(value), out);
+	return copy_chat_bytes(json_is_string(value) ? json_string_value(value) : "",
+	                       json_string_length(value), out);
 }
 
 static tess_status read_config(const char *path, bool tokens, struct tess_chat_source *out)
 {
 	json_t *config = NULL;
-	tess_status st = tess_json_load_as_real(path, CONFIG_BYTES_MAX, &config);
+	tess_status st = tess_json_load_as_real(path, CHAT_CONFIG_BYTES_MAX, &config);
 
 	if (st && st != TESS_ENOENT)
 		return st;

@@ -7,6 +7,8 @@
  * would drop is an error instead.
  *
  * Example:
+ *     #include <string.h>
+ *
  *     static tess_status print_prompt(const char *dir, const char *question)
  *     {
  *             const struct tess_chat_message ask = { "user", question, strlen(question) };

@@ -209,6 +209,8 @@ tess_status tess_logits_check_writable(const char *path);
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
+struct tess_chat;
+
 /* Flags of a request. */
 enum { TESS_ALL_LOGITS = 1, TESS_TOKEN_LOGITS = 2 };
 
@@ -242,6 +244,10 @@ struct tess_request {
 	/* Maximum number of new tokens. 0: that of the checkpoint, or else 256; negative: none;
 	 * INT64_MAX: as many as fit. */
 	int64_t max_tokens;
+	/* Template that rendered `text` (tess_chat_render); NULL: none. The text has its special
+	 * tokens, so none are added. The token that ends a turn also ends the sequence, if the
+	 * tokenizer has it and `stop` is NULL. */
+	const struct tess_chat *chat;
 	/* Texts that end the sequence, UTF-8 of 1 to 65536 bytes: [nstop_texts]. The text of the
 	 * request is cut before the first one that is complete; of those that are complete at one
 	 * byte, before the longest. Its ids include all of that text. A special token has no text:

@@ -1,6 +1,6 @@
 /* backward.c - lowers the ops that compute gradients. */
 #include "core/base/status.h"
-#include "nn/lower/build.h"
+#include "nn/lower/tiles.h"
 
 #include <tessera/reduce.h>
 
@@ -57,7 +57,7 @@ static bool is_empty_sum(struct build *b, const struct tess_record *rec)
 	return y->partial && !y->nodes;
 }
 
-/* Adds dW by rows, which are columns of g. */
+/* Adds dW by rows, which are columns of g, or of x for a weight [in, out]. */
 static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
                                const struct value *in, const struct value *y, int64_t row)
 {
@@ -67,16 +67,15 @@ static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
 	struct tess_view *v;
 	int32_t a;
 
-	if (!in_out)
-		part[1] = build_slice_value(&in[1], 0, in[1].rows, row, y->rows);
+	part[!in_out] = build_slice_value(&in[!in_out], 0, in[!in_out].rows, row, y->rows);
 	s = add_token_sum(b, rec, part, y);
 	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 1, &rec->num[TESS_LINEAR_DW_DTYPE]);
 	if (b->status || !in_out)
 		return;
 	v = &s->out[0]; /* [out, in] */
 	a = v->ndim - 2;
-	v->shape[a] = in[1].cols;
-	v->shape[a + 1] = in[0].cols;
+	v->shape[a] = part[1].cols;
+	v->shape[a + 1] = part[0].cols;
 	v->stride[a + 1] = v->stride[a];
 	v->stride[a] = 1;
 }
@@ -149,57 +148,116 @@ void build_add_bias_dw(struct build *b, const struct tess_record *rec)
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
-/* Sets the columns of w for dx: all of them, or this rank's columns of a replicated weight. */
-static void set_dx_weight(struct build *b, struct tess_step *s, int32_t i,
-                          const struct tess_weight *w, const struct tess_tensor *dx)
+/* Returns whether dx is the columns of a replicated weight that this rank has of other values. */
+static bool is_dx_cut(const struct build *b, const struct tess_weight *w,
+                      const struct tess_tensor *dx)
 {
-	struct tess_view v = build_describe_weight(b, w);
 	int32_t along = tess_places_find(dx->place, b->p->mesh.ndims, TESS_SHARD, 1);
 
-	if (along < 0 || tess_weight_role(w, along) == TESS_ROLE_IN) {
-		build_set_weight(b, s, i, w);
-		return;
-	}
+	return along >= 0 && tess_weight_role(w, along) != TESS_ROLE_IN;
+}
+
+int64_t build_find_dx_column(struct build *b, const struct tess_weight *w,
+                             const struct tess_tensor *dx)
+{
+	if (!is_dx_cut(b, w, dx))
+		return 0;
 	if (tess_dim_count_pieces(w->dim[w->in_dim]) > 1) {
 		b->status = tess_fail(TESS_ENOTSUP,
 		                      "%s: an input of several parts that other weights cut is not "
 		                      "supported in training; cut this weight like them",
 		                      w->name);
-		return;
+		return 0;
 	}
-	v.shape[1] = tess_dim_list_local_runs(
-		w->dim[w->in_dim], tess_program_get_cut(b->p, b->l->rank, along), b->runs);
-	build_set_weight_part(b, s, i, w, &v, b->runs[0].start * v.stride[1]);
+	tess_dim_list_local_runs(w->dim[w->in_dim], build_find_cut(b, dx->place, 1), b->runs);
+	return b->runs[0].start;
 }
 
-void build_add_linear_dx(struct build *b, const struct tess_record *rec)
+void build_add_dx_trees(struct build *b, struct tess_op *op, const struct tess_record *rec)
 {
-	const struct tess_tensor *dx = rec->out[0];
 	struct build_operand *over = TESS_NEW(&b->l->arena, struct build_operand, rec->nweight);
-	int32_t n = rec->nweight, partial;
-	struct value *y = build_get_value(b, dx);
-	struct tess_step *s;
+	int32_t partial = tess_places_find(rec->out[0]->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
 
 	if (!over) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	if (!y->rows || (y->partial && !y->nodes))
-		return;
-	partial = tess_places_find(dx->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
-	s = build_add_op(b, TESS_OP_LINEAR_DX, 2 * n, 1);
-	for (int32_t i = 0; i < n && !b->status; i++) {
+	for (int32_t i = 0; i < rec->nweight; i++) {
 		const struct tess_weight *w = rec->weight[i];
 
 		over[i] = (struct build_operand){ w->dim[w->out_dim],
 			                          build_find_cut(b, w->place, w->out_dim) };
-		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
-		set_dx_weight(b, s, n + i, w, dx);
 	}
+	build_add_trees(b, op, rec->nweight, over, tess_program_get_cut(b->p, b->l->rank, partial));
+}
+
+/* Sets gradient i of n and the weight of it, or the piece that a tile has. */
+static void set_dx_operands(struct build *b, struct tess_step *s, const struct tess_record *rec,
+                            int32_t i, int32_t n, const struct build_tile *tile)
+{
+	const struct build_piece *piece = tile ? &tile->piece[i] : NULL;
+	int32_t k = piece ? piece->weight : i;
+	const struct tess_weight *w = rec->weight[k];
+	struct value g = *build_get_value(b, rec->in[k]);
+	struct tess_view v = build_describe_weight(b, w);
+	int64_t at = build_find_dx_column(b, w, rec->out[0]) * v.stride[1];
+	struct tess_cut cut = build_find_cut(b, rec->out[0]->place, 1);
+
+	if (is_dx_cut(b, w, rec->out[0]))
+		v.shape[1] = tess_dim_get_local_size(w->dim[w->in_dim], cut.nranks, cut.rank);
+	if (tile && tile->sum) {
+		g = build_slice_value(&g, 0, g.rows, piece->row, piece->rows);
+		v.shape[0] = piece->rows;
+		at += piece->row * v.stride[0];
+	} else if (tile) {
+		v.shape[1] = piece->rows;
+		at = piece->row * v.stride[1];
+	}
+	build_set_input(b, s, i, &g);
+	build_set_weight_piece(b, s, n + i, w, piece, &v, at);
+}
+
+/* Adds dx, or the tile y of it: some columns, or a node. */
+static void add_dx_op(struct build *b, const struct tess_record *rec, const struct build_tile *tile,
+                      const struct value *y)
+{
+	int32_t n = tile ? tile->npieces : rec->nweight;
+	struct tess_step *s;
+
+	if (!y->rows || (y->partial && !y->nodes))
+		return;
+	s = build_add_op(b, TESS_OP_LINEAR_DX, 2 * n, 1);
+	for (int32_t i = 0; i < n && !b->status; i++)
+		set_dx_operands(b, s, rec, i, n, tile);
 	build_set_output(b, s, 0, y);
-	if (!b->status)
-		build_add_trees(b, &s->op, n, over,
-		                tess_program_get_cut(b->p, b->l->rank, partial));
+	if (b->status)
+		return;
+	if (tile && tile->sum)
+		build_set_tile_tree(b, &s->op, tile, y);
+	else
+		build_add_dx_trees(b, &s->op, rec);
+}
+
+void build_add_linear_dx(struct build *b, const struct tess_record *rec)
+{
+	const struct build_tiling *tiling = build_get_tiling(b);
+	struct value *y = build_get_value(b, rec->out[0]), part;
+
+	if (!tiling) {
+		add_dx_op(b, rec, NULL, y);
+		return;
+	}
+	while (b->tile < tiling->ntiles && !b->status) {
+		const struct build_tile *tile = &tiling->tile[b->tile];
+
+		if (tile->sum) {
+			build_add_tile_sum(b, rec, y, add_dx_op);
+			continue;
+		}
+		part = build_slice_value(y, 0, y->rows, tile->lo, tile->hi - tile->lo);
+		add_dx_op(b, rec, build_enter_tile(b), &part);
+		b->tile++;
+	}
 }
 
 /* ---- norm, glu ------------------------------------------------------------------------------- */

@@ -440,17 +440,24 @@ struct tess_view build_describe_weight(struct build *b, const struct tess_weight
 	return v;
 }
 
-void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
-                           const struct tess_weight *w, const struct tess_view *part, int64_t at)
+void build_set_weight_piece(struct build *b, struct tess_step *s, int32_t i,
+                            const struct tess_weight *w, const struct build_piece *piece,
+                            const struct tess_view *part, int64_t at)
 {
 	if (b->status)
 		return;
 	s->in[i] = *part;
 	if (build_is_gathered(b, w))
-		build_add_gathered_pointer(b, &s->in[i].data, w, at);
+		build_add_gathered_pointer(b, &s->in[i].data, w, piece, at);
 	else if (b->weights)
 		s->in[i].data =
 			(char *)b->weights[w->index].data + at * (int64_t)tess_width(w->dtype);
+}
+
+void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
+                           const struct tess_weight *w, const struct tess_view *part, int64_t at)
+{
+	build_set_weight_piece(b, s, i, w, NULL, part, at);
 }
 
 void build_set_weight(struct build *b, struct tess_step *s, int32_t i, const struct tess_weight *w)

@@ -14,6 +14,9 @@ struct buffer {
 	bool sent; /* in use until the slot is free */
 };
 
+struct build_piece; /* tiles.h */
+struct build_tiling;
+
 struct use { /* a view of an op: of its operands, then its outs */
 	int32_t step, view, buffer, patch;
 };
@@ -46,7 +49,9 @@ struct build {
 	struct tess_op tokens[1 + TESS_MESH_DIMS];
 	struct build_gradients *gradients; /* in training */
 	struct build_gathers *gathers;
+	const struct build_tiling *tiling; /* by record, in training (tiles.h) */
 	int32_t nbuffers, nin_place, nuses, record;
+	int32_t tile; /* index of the tile that is lowered; 0: the record has none, or its first */
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
 };
@@ -94,6 +99,10 @@ struct tess_view build_describe_weight(struct build *b, const struct tess_weight
 void build_set_weight(struct build *b, struct tess_step *s, int32_t i, const struct tess_weight *w);
 void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
                            const struct tess_weight *w, const struct tess_view *part, int64_t at);
+/* Sets operand i to `part`, which begins at element `at` of w, in a gathered piece of it. */
+void build_set_weight_piece(struct build *b, struct tess_step *s, int32_t i,
+                            const struct tess_weight *w, const struct build_piece *piece,
+                            const struct tess_view *part, int64_t at);
 void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num);
@@ -176,13 +185,18 @@ struct tess_step *build_start_transfer(struct build *b, const struct tess_weight
 bool build_is_gathered(const struct build *b, const struct tess_weight *w);
 /*
  * Gathers weights that are sharded at rest, and fetches those in files (gather.c). The plan is made
- * before the records; each record is preceded by the gathers that it needs; *at is then bound to an
- * element of w.
+ * before the records, after that of tiles; each record, or tile, is preceded by the gathers that it
+ * needs; *at is then bound to an element of w. piece: the rows of w that a tile has, or NULL.
  */
 void build_plan_gathers(struct build *b);
 void build_gather_weights(struct build *b);
+/* Returns the limit of the bytes of a run of gathers, of which two or three are in memory. */
+uint64_t build_get_most_gathered(const struct build *b);
 void build_add_gathered_pointer(struct build *b, void **at, const struct tess_weight *w,
-                                int64_t element);
+                                const struct build_piece *piece, int64_t element);
+/* Returns the element of its table at which the part of a tied head begins; else 0. */
+int64_t build_find_tied_part(struct build *b, const struct tess_weight *w);
+
 /* Returns the elements that are in both; len 0: none. */
 struct tess_run build_intersect_runs(struct tess_run a, struct tess_run b);
 /* Returns what rank q of n owns of one dim and rank r holds of another dim of the same elements. */

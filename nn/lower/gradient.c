@@ -6,9 +6,9 @@
  * they are large, while the backward continues. Where ranks keep shares of the gradients, each gets
  * the sum of its own share.
  *
- * A gradient that is larger than a bucket is computed in ranges of rows, each of which is a bucket:
- * only a few of its buckets exist at a time. On a device with inexact sums a bucket has one node,
- * and its sum is one collective, on a separate stream.
+ * A gradient that is larger than a bucket or a tile is computed in ranges of rows, each of which is
+ * a bucket: only a few of its buckets exist at a time. On a device with inexact sums a bucket has
+ * one node, and its sum is one collective, on a separate stream.
  */
 #include "core/base/status.h"
 #include "nn/lower/build.h"
@@ -179,15 +179,15 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 	const struct tess_record *from = i ? p->record[i - 1] : NULL;
 	int64_t bytes = 4 * v->cols, rows; /* bytes: a node's; some ranks may have several */
 	uint64_t most, shards = (uint64_t)tess_program_count_shards(p);
-	bool by_rows =
-		from && from->nout && from->out[0] == p->record[i]->in[0] &&
-		(from->kind == TESS_OP_EMBED_DW ||
-	         (from->kind == TESS_OP_LINEAR_DW && from->num[TESS_REC_LINEAR_DW_IN_OUT] == 0));
+	bool by_rows = from && from->nout && from->out[0] == p->record[i]->in[0] &&
+	               (from->kind == TESS_OP_EMBED_DW || from->kind == TESS_OP_LINEAR_DW);
 
 	if (!v->partial || !by_rows || p->check || from->out[0]->ndim != 2 ||
 	    p->mesh.dim[p->data_along].size != tess_program_count_shards(p))
 		return 0;
 	most = tess_program_get_bucket(p);
+	if (p->tile && p->tile < most)
+		most = p->tile;
 	if ((uint64_t)(bytes * v->rows) <= most)
 		return 0;
 	if (p->record[i]->weight[0]->state_cut && most > RUN_BYTES) /* one rank gets all nodes */

@@ -1,6 +1,6 @@
 /* linear.c - lowers records that read a matrix or a table: linear, embed, bias. */
 #include "core/base/status.h"
-#include "nn/lower/build.h"
+#include "nn/lower/tiles.h"
 
 #include <tessera/reduce.h>
 
@@ -69,39 +69,149 @@ static void lower_linear_group(struct build *b, const struct tess_record *rec, i
 	}
 }
 
+/* Adds the op of a tile: columns y of an out, or a node of the sum over rows of the weight. */
+static void add_linear_tile(struct build *b, const struct tess_record *rec,
+                            const struct build_tile *tile, const struct value *y)
+{
+	const struct build_piece *piece = tile->piece;
+	const struct tess_weight *w = rec->weight[piece->weight];
+	const struct tess_tensor *x = rec->in[0];
+	int32_t along = find_input_cut(b, w), axis = w->in_out;
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
+	struct tess_view part = build_describe_weight(b, w);
+	struct value in = *build_get_value(b, x);
+	struct tess_step *s;
+
+	if (!in.rows)
+		return;
+	if (along >= 0 && x->place[along].kind == TESS_REPLICATE)
+		in = build_slice_local_cols(b, &in, x->dim[1], cut);
+	if (tile->sum)
+		in = build_slice_value(&in, 0, in.rows, piece->row, piece->rows);
+	s = build_add_op(b, TESS_OP_LINEAR, 2, 1);
+	build_set_input(b, s, 0, &in);
+	if (rec->nnum)
+		build_set_numbers(b, &s->op, rec->nnum, rec->num);
+	part.shape[axis] = piece->rows;
+	build_set_weight_piece(b, s, 1, w, piece, &part, piece->row * part.stride[axis]);
+	build_set_output(b, s, 0, y);
+	if (tile->sum)
+		build_set_tile_tree(b, &s->op, tile, y);
+	else
+		build_set_trees(b, &s->op, w->dim[w->in_dim], cut);
+}
+
+/* Adds the tiles of each weight by itself. */
+static void lower_linear_tiles(struct build *b, const struct tess_record *rec,
+                               const struct build_tiling *tiling)
+{
+	while (b->tile < tiling->ntiles && !b->status) {
+		const struct build_tile *tile = &tiling->tile[b->tile];
+		struct value *y = build_get_value(b, rec->out[tile->piece->weight]), part;
+
+		if (tile->sum) {
+			build_add_tile_sum(b, rec, y, add_linear_tile);
+			continue;
+		}
+		part = build_slice_value(y, 0, y->rows, tile->lo, tile->hi - tile->lo);
+		add_linear_tile(b, rec, build_enter_tile(b), &part);
+		b->tile++;
+	}
+}
+
 void build_add_linear(struct build *b, const struct tess_record *rec)
 {
+	const struct build_tiling *tiling = build_get_tiling(b);
+
+	if (tiling) {
+		lower_linear_tiles(b, rec, tiling);
+		return;
+	}
 	for (int32_t i = -1; i < b->p->mesh.ndims; i++)
 		lower_linear_group(b, rec, i);
 }
 
-void build_add_embed(struct build *b, const struct tess_record *rec)
+/* Limits the bounds of the units of an op to the rows of a piece. */
+static void move_bounds(struct build *b, struct tess_op *op, const struct build_piece *piece)
+{
+	int64_t n = op->tree->hi - op->tree->lo + 1, *bound = TESS_NEW(&b->l->arena, int64_t, n);
+
+	if (!bound) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	for (int64_t u = 0; u < n; u++) {
+		int64_t at = op->term->bound[u] - piece->row;
+
+		bound[u] = at < 0 ? 0 : at > piece->rows ? piece->rows : at;
+	}
+	((struct tess_term *)op->term)->bound = bound;
+}
+
+/* Looks up ids in a piece of the table, or in this rank's part; y of other ids is 0. */
+static void add_embed_rows(struct build *b, const struct tess_record *rec,
+                           const struct build_piece *piece, const struct value *y)
 {
 	const struct tess_weight *w = rec->weight[0];
 	int32_t along = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, 0);
 	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
 	struct value *ids = build_get_value(b, rec->in[0]);
-	double first;
+	struct tess_view part = build_describe_weight(b, w);
+	int64_t row = piece ? piece->row : 0;
 	struct tess_step *s;
+	double first;
 
-	if (w->dim[0]->nparts)
-		b->status = tess_fail(TESS_ENOTSUP,
-		                      "%s: a vocabulary of several parts is not supported",
-		                      rec->module);
 	if (!ids->rows || b->status)
 		return;
 	tess_dim_list_local_runs(w->dim[0], cut, b->runs);
-	first = (double)b->runs[0].start + rec->num[TESS_EMBED_FIRST];
+	first = (double)(b->runs[0].start + row) + rec->num[TESS_EMBED_FIRST];
 	s = build_add_op(b, TESS_OP_EMBED, 2, 1);
 	build_set_input(b, s, 0, ids);
 	if (b->status)
 		return;
 	s->in[0].ndim = 1;
-	build_set_weight(b, s, 1, w);
-	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	part.shape[0] = piece ? piece->rows : part.shape[0];
+	build_set_weight_piece(b, s, 1, w, piece, &part, row * part.stride[0]);
+	build_set_output(b, s, 0, y);
 	build_set_numbers(b, &s->op, TESS_EMBED_NUMS, &first);
 	if (along >= 0)
 		build_set_trees(b, &s->op, w->dim[0], cut);
+	if (along >= 0 && piece && !b->status)
+		move_bounds(b, &s->op, piece);
+}
+
+/* Adds what tiles of rows look up: each id is in one of them. */
+static void lower_embed_tiles(struct build *b, const struct tess_record *rec,
+                              const struct build_tiling *tiling)
+{
+	struct value *y = build_get_value(b, rec->out[0]), part;
+
+	for (; b->tile < tiling->ntiles && !b->status; b->tile++) {
+		const struct build_tile *tile = build_enter_tile(b);
+
+		if (!b->tile) {
+			add_embed_rows(b, rec, tile->piece, y);
+			continue;
+		}
+		part = build_add_temporary(b, y->nodes, y->rows, y->cols, y->dtype);
+		part.partial = y->partial;
+		add_embed_rows(b, rec, tile->piece, &part);
+		build_add_to_value(b, &part, y);
+	}
+}
+
+void build_add_embed(struct build *b, const struct tess_record *rec)
+{
+	const struct build_tiling *tiling = build_get_tiling(b);
+
+	if (rec->weight[0]->dim[0]->nparts)
+		b->status = tess_fail(TESS_ENOTSUP,
+		                      "%s: a vocabulary of several parts is not supported",
+		                      rec->module);
+	else if (tiling)
+		lower_embed_tiles(b, rec, tiling);
+	else
+		add_embed_rows(b, rec, NULL, build_get_value(b, rec->out[0]));
 }
 
 void build_add_bias(struct build *b, const struct tess_record *rec)

@@ -1,7 +1,7 @@
 #include "nn/lower/lower.h"
 
 #include "core/base/status.h"
-#include "nn/lower/build.h"
+#include "nn/lower/tiles.h"
 
 #include <string.h>
 #include <tessera/reduce.h>
@@ -201,6 +201,7 @@ static void lower_records(struct build *b, struct value *dense)
 		if (!build_has_record(b, rec) || (b->wanted && !b->wanted[b->record]))
 			continue;
 		enter_record(b, rec);
+		b->tile = 0;
 		if (p->training)
 			build_gather_weights(b);
 		lower_record(b, rec);
@@ -313,6 +314,8 @@ static tess_status lower_program(const struct tess_program *p, int32_t rank,
 		alloc_values(&b);
 	if (!b.status && p->training)
 		build_place_gradients(&b);
+	if (!b.status && p->training)
+		build_plan_tiles(&b);
 	if (!b.status && p->training)
 		build_plan_gathers(&b);
 	lower_records(&b, values);

@@ -4,6 +4,13 @@
  * The file has no name: its space is free again as soon as the process ends, however it ends.
  * Requests are cut into blocks, of which a fixed number is under way, by io_uring or, where that is
  * not available, by threads. Blocks bypass the page cache (O_DIRECT) where the file system can.
+ *
+ * Fast requests have data, offset and bytes that are multiples of TESS_DISK_ALIGN: nothing is
+ * copied. Data that is aligned worse than the disk requires (often 4 or 512 bytes) is copied
+ * through buffers. The ends of a range that are less than a block of the disk are read, and for
+ * writes changed and written back, one small block each.
+ *
+ * Calls of one file may come from several threads, but not at the same time.
  */
 #ifndef TESS_NN_DISK_H
 #define TESS_NN_DISK_H
@@ -11,18 +18,23 @@
 #include <stdbool.h>
 #include <tessera/plugin.h>
 
-enum { TESS_DISK_ALIGN = 4096 }; /* of parts of a file that are written, and of fast memory */
+enum { TESS_DISK_ALIGN = 4096 }; /* of fast requests: address, offset and bytes */
 enum { TESS_DISK_BLOCK = 1 << 20, TESS_DISK_DEPTH = 8 }; /* bytes of a block; blocks under way */
 
 struct tess_disk;
 
 /*
- * Makes a file of `bytes` in folder `dir`, with all of its space reserved; its elements are
- * undefined. rank: for messages. TESS_ENOMEM: the file system has not enough space, with numbers.
- * *out is yours: tess_disk_close. Warns once if the file system has no direct I/O.
+ * Makes a file of `bytes` (not 0) in folder `dir`, with all of its space reserved; its elements are
+ * undefined. rank: for messages. TESS_EIO: no file can be made there. TESS_ENOMEM: the file system
+ * has not enough space; the message has the bytes that are needed and free. TESS_ENOTSUP, _EINVAL:
+ * the option disk_io requires what the kernel refuses, or has another word. *out is yours:
+ * tess_disk_close. Warns on rank 0 if the file system has no direct I/O.
  */
 tess_status tess_disk_open(const char *dir, int32_t rank, uint64_t bytes, struct tess_disk **out);
-/* Waits for what is under way, and frees the file's space. NULL: does nothing. */
+/*
+ * Drops queued requests, waits for blocks that are under way, and frees the file's space. Memory of
+ * requests that were not waited for must be valid until then. NULL: does nothing.
+ */
 void tess_disk_close(struct tess_disk *d);
 
 struct tess_disk_request {
@@ -35,14 +47,15 @@ struct tess_disk_request {
 	/* private: */
 	uint64_t next, pending; /* bytes cut into blocks; blocks under way */
 	tess_status status; /* the first failure */
+	int32_t error; /* its errno; 0: the file is too short */
+	uint64_t failed_offset, failed_bytes;
 	struct tess_disk_request *queued; /* the request after it in the queue */
-	char message[256]; /* of the failure */
 };
 
 /*
  * Starts a request. `r` and its data are borrowed until tess_disk_wait has returned. Requests that
  * are under way at the same time must not overlap, unless all of them read. Does not block for
- * long.
+ * long. TESS_EBUG: the range is not in the file; nothing has been started.
  */
 tess_status tess_disk_start(struct tess_disk *d, struct tess_disk_request *r);
 /* Starts more blocks and takes completed ones, without blocking. */
@@ -50,8 +63,9 @@ void tess_disk_test(struct tess_disk *d);
 /* Returns whether tess_disk_wait would not block. */
 bool tess_disk_is_done(const struct tess_disk *d, const struct tess_disk_request *r);
 /*
- * Waits until a request has ended. TESS_EIO: the disk failed; the message has the folder, the rank,
- * the weight, bucket, offset and bytes, and the system's reason.
+ * Waits until all blocks of a request have ended, also after a failure: its memory is not accessed
+ * after that. TESS_EIO: the first failure; the message has the folder, the rank, the weight,
+ * bucket, offset and bytes, and the system's reason.
  */
 tess_status tess_disk_wait(struct tess_disk *d, struct tess_disk_request *r);
 

@@ -174,6 +174,22 @@ bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_we
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* Names the first weight of a file, for which no folder is given. */
+static tess_status fail_without_folder(const struct tess_offload_layout *s, int32_t file)
+{
+	const struct tess_stored_weight *at = s->weight;
+	bool rest = file == TESS_REST;
+
+	while (!(rest ? at->fetched : at->has_state))
+		at++;
+	return tess_fail(
+		TESS_EINVAL,
+		"%s: the plan stores its %s in a file, and no folder is given; use %s DIR, "
+		"a folder on a local disk, or a style without %s=disk",
+		s->program->weight[at - s->weight]->name, rest ? "weight" : "optimizer state",
+		rest ? "--offload-weights" : "--offload-optimizer", rest ? "weights" : "state");
+}
+
 tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
                               struct tess_offload *out)
 {
@@ -181,7 +197,9 @@ tess_status tess_offload_open(const struct tess_offload_layout *layout, const ch
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < 2 && !st; i++)
-		if (layout->bytes[i])
+		if (layout->bytes[i] && tess_location_parse(dir[i]) != TESS_LOCATION_DISK)
+			st = fail_without_folder(layout, i);
+		else if (layout->bytes[i])
 			st = tess_disk_open(dir[i], layout->rank, layout->bytes[i], &s.disk[i]);
 	if (st)
 		tess_offload_close(&s);

@@ -65,24 +65,24 @@ static struct tess_view make_flat_view(void *data, int32_t dtype, int64_t n)
 }
 
 /* Writes the numbers of the op, and returns how many there are. */
-static int32_t list_numbers(const struct tess_optimizer *o, double lr, double decay, double factor,
-                            int64_t step, double *num)
+static int32_t list_numbers(const struct tess_optimizer *o, const struct tess_optimizer_step *step,
+                            double decay, double *num)
 {
 	const double adamw[TESS_ADAMW_NUMS] = {
-		[TESS_ADAMW_LR] = lr,
+		[TESS_ADAMW_LR] = step->lr,
 		[TESS_ADAMW_BETA1] = o->beta1,
 		[TESS_ADAMW_BETA2] = o->beta2,
 		[TESS_ADAMW_EPS] = o->eps,
 		[TESS_ADAMW_DECAY] = decay,
-		[TESS_ADAMW_BIAS1] = 1 - tess_pow_f64(o->beta1, (double)step),
-		[TESS_ADAMW_BIAS2] = 1 - tess_pow_f64(o->beta2, (double)step),
-		[TESS_ADAMW_FACTOR] = factor,
+		[TESS_ADAMW_BIAS1] = 1 - tess_pow_f64(o->beta1, (double)step->number),
+		[TESS_ADAMW_BIAS2] = 1 - tess_pow_f64(o->beta2, (double)step->number),
+		[TESS_ADAMW_FACTOR] = step->factor,
 	};
 	const double sgd[TESS_SGD_NUMS] = {
-		[TESS_SGD_LR] = lr,
+		[TESS_SGD_LR] = step->lr,
 		[TESS_SGD_MOMENTUM] = o->momentum,
 		[TESS_SGD_DECAY] = decay,
-		[TESS_SGD_FACTOR] = factor,
+		[TESS_SGD_FACTOR] = step->factor,
 	};
 
 	if (o->kind == TESS_ADAMW)
@@ -92,20 +92,14 @@ static int32_t list_numbers(const struct tess_optimizer *o, double lr, double de
 	return o->kind == TESS_ADAMW ? TESS_ADAMW_NUMS : TESS_SGD_NUMS;
 }
 
-static tess_status update_weight(const struct tess_optimizer *o, const struct tess_parameters *s,
-                                 const struct tess_weight *w, double lr, double factor,
-                                 int64_t step)
+tess_status tess_optimizer_run(const struct tess_optimizer *o,
+                               const struct tess_optimizer_step *step,
+                               const struct tess_opened_device *device, const struct tess_weight *w,
+                               const struct tess_optimizer_values *v)
 {
-	const struct tess_parameter *a = &s->each[w->index];
-	const struct tess_device *device = s->weights.device.table;
-	int64_t n = a->state.len;
-	/* a separate master is rounded into the weight */
-	bool apart = w->dtype != TESS_F32;
-	char *rounded = (char *)a->weight +
-	                (a->state.start - a->rest.start) * (int64_t)tess_width(w->dtype);
-	const struct tess_view in = make_flat_view(a->gradient, TESS_F32, n);
-	struct tess_view out[4] = { make_flat_view(a->master, TESS_F32, n),
-		                    make_flat_view(a->moment[0], TESS_F32, n) };
+	const struct tess_view in = make_flat_view((void *)v->gradient, TESS_F32, v->n);
+	struct tess_view out[4] = { make_flat_view(v->master, TESS_F32, v->n),
+		                    make_flat_view(v->moment[0], TESS_F32, v->n) };
 	double num[TESS_ADAMW_NUMS];
 	struct tess_op op = { .size = sizeof op,
 		              .kind = o->kind == TESS_ADAMW ? TESS_OP_ADAMW : TESS_OP_SGD,
@@ -114,27 +108,16 @@ static tess_status update_weight(const struct tess_optimizer *o, const struct te
 		              .in = &in,
 		              .out = out,
 		              .num = num,
+		              .stream = device->stream,
 		              .where = w->name };
 
 	if (o->kind == TESS_ADAMW)
-		out[2] = make_flat_view(a->moment[1], TESS_F32, n);
-	out[op.nout - 1] = make_flat_view(apart ? rounded : NULL, w->dtype, n);
-	op.stream = s->weights.device.stream;
-	op.nnum = list_numbers(o, lr, w->ndim > 1 ? o->decay : 0, factor, step, num);
-	return n ? TESS_PLUGIN_CALL_FOR(device, w->name, op_get_kind_name(op.kind), run,
-	                                s->weights.device.self, &op)
-	         : TESS_OK;
-}
-
-tess_status tess_optimizer_update(const struct tess_optimizer *o, struct tess_parameters *s,
-                                  double lr, double factor, int64_t step)
-{
-	tess_status st = TESS_OK;
-
-	for (int32_t i = 0; i < s->program->nweights && !st; i++)
-		if (s->each[i].trained)
-			st = update_weight(o, s, s->program->weight[i], lr, factor, step);
-	return st;
+		out[2] = make_flat_view(v->moment[1], TESS_F32, v->n);
+	out[op.nout - 1] = make_flat_view(w->dtype == TESS_F32 ? NULL : v->rounded, w->dtype, v->n);
+	op.nnum = list_numbers(o, step, w->ndim > 1 ? o->decay : 0, num);
+	return v->n ? TESS_PLUGIN_CALL_FOR(device->table, w->name, op_get_kind_name(op.kind), run,
+	                                   device->self, &op)
+	            : TESS_OK;
 }
 
 /* ---- learning rates -------------------------------------------------------------------------- */

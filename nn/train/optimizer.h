@@ -15,11 +15,21 @@ tess_status tess_optimizer_read(const struct tess_trainer_options *options,
 /* Returns the number of f32 moments per element: 0 to 2. */
 int32_t tess_optimizer_count_moments(const struct tess_optimizer *o);
 
-/*
- * Runs step 1, 2, ... on the part whose state this rank keeps: masters, moments and weights.
- * factor: scales the gradients, for clipping. Not collective; blocking.
- */
-tess_status tess_optimizer_update(const struct tess_optimizer *o, struct tess_parameters *s,
-                                  double lr, double factor, int64_t step);
+struct tess_optimizer_step { /* step 1, 2, ... */
+	int64_t number;
+	double lr;
+	double factor; /* scales the gradients, for clipping */
+};
+struct tess_optimizer_values { /* n adjacent elements of a weight, in memory of the device */
+	int64_t n;
+	const float *gradient;
+	float *master, *moment[2]; /* moments that the optimizer does not have: not used */
+	void *rounded; /* of a weight that is not f32: where masters are rounded to */
+};
+/* Changes elements of a weight. Queues an op on the device's stream. */
+tess_status tess_optimizer_run(const struct tess_optimizer *o,
+                               const struct tess_optimizer_step *step,
+                               const struct tess_opened_device *device, const struct tess_weight *w,
+                               const struct tess_optimizer_values *v);
 
 #endif

@@ -3,10 +3,7 @@
 #include "core/base/option.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "core/call/carrier.h"
 #include "core/group/device.h"
-#include "core/registry/plugin_call.h"
-#include "nn/op/kinds.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
 #include "nn/run/check.h"
@@ -95,38 +92,23 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 	                             t->rank == 0);
 }
 
-static struct tess_view describe_vector(void *data, int32_t dtype, int64_t n)
+/* Checks where an option puts values; name: that of the option of the command. */
+static tess_status check_offload_option(const char *name, const char *value,
+                                        const struct tess_device *device)
 {
-	return (struct tess_view){
-		.data = data, .dtype = dtype, .ndim = 1, .shape = { n }, .stride = { 1 }
-	};
-}
+	int32_t location = tess_location_parse(value);
 
-/* Makes the op that adds the squares of the elements of `in` to `out`. */
-static struct tess_op make_squares(struct tess_view *in, struct tess_view *out, const char *where)
-{
-	return (struct tess_op){ .size = sizeof(struct tess_op),
-		                 .kind = TESS_OP_SQUARES,
-		                 .nin = 1,
-		                 .nout = 1,
-		                 .in = in,
-		                 .out = out,
-		                 .where = where };
-}
-
-/* Checks that the device has an op that every step needs. */
-static tess_status check_device(const struct tess_device *device)
-{
-	struct tess_view in = describe_vector(NULL, TESS_F32, 1);
-	struct tess_view out = describe_vector(NULL, TESS_I64, TESS_ACCUMULATOR_FIELDS);
-	struct tess_op op = make_squares(&in, &out, "norm");
-	tess_status st = tess_device_check_op(device, &op);
-
-	return st ? tess_fail(TESS_ENOTSUP,
-	                      "device %s does not train: it has no ops of training; use "
-	                      "TESSERA_DEVICE=cpu",
-	                      device->name)
-	          : TESS_OK;
+	if (location != TESS_LOCATION_DEVICE && device->mem != TESS_HOST)
+		return tess_fail(TESS_ENOTSUP,
+		                 "--%s %s: device %s has memory of its own, with which it is not "
+		                 "supported; leave it out, or use TESSERA_DEVICE=cpu",
+		                 name, value, device->name);
+	if (value && (!*value || !strcmp(value, "disk")))
+		return tess_fail(TESS_EINVAL,
+		                 "--%s: the strategy names no folder; use --%s DIR, a folder on a "
+		                 "local disk, or ./disk for a folder of that name",
+		                 name, name);
+	return TESS_OK;
 }
 
 tess_status tess_trainer_check(const struct tess_trainer_options *options)
@@ -148,7 +130,11 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 		st = tess_run_check_options(o->threads, 0);
 	if (!st)
 		st = tess_device_find(&device, &index);
-	return st ? st : check_device(device);
+	if (!st)
+		st = tess_norm_check_device(device);
+	if (!st)
+		st = check_offload_option("offload-optimizer", o->offload_optimizer, device);
+	return st ? st : check_offload_option("offload-weights", o->offload_weights, device);
 }
 
 static tess_status read_trainer_options(struct tess_trainer *t)
@@ -189,6 +175,8 @@ static tess_status load_parameters(struct tess_trainer *t)
 		t->programs.first->program, t->parts.source, t->rank, &t->device,
 		tess_optimizer_count_moments(&t->optimizer), dir, &t->parameters);
 
+	if (!st)
+		st = tess_update_open(&t->optimizer, &t->parameters, &t->update);
 	if (!st)
 		st = tess_device_alloc(&t->device, "norm", sizeof(struct tess_accumulator),
 		                       &t->squares);
@@ -308,6 +296,7 @@ void tess_trainer_close(struct tess_trainer *t)
 	tess_trainer_close_timeline(t);
 	tess_pipeline_close(t->pipeline);
 	tess_device_free(&t->device, t->squares);
+	tess_update_close(&t->update);
 	tess_parameters_free(&t->parameters);
 	tess_programs_free(&t->programs);
 	tess_device_close(&t->device);
@@ -317,75 +306,6 @@ void tess_trainer_close(struct tess_trainer *t)
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
-
-/* Adds accumulators of all ranks, in any order; group NULL: there is one rank. */
-static tess_status add_accumulators(struct tess_trainer *t, struct tess_group *group,
-                                    struct tess_accumulator *a, const char *where)
-{
-	int64_t fields[TESS_ACCUMULATOR_FIELDS], began = tess_now();
-	tess_status st;
-
-	if (!group)
-		return TESS_OK;
-	memcpy(fields, a, sizeof fields);
-	st = tess_all_reduce(group, fields, fields, TESS_ACCUMULATOR_FIELDS, TESS_I64, TESS_SUM,
-	                     where);
-	memcpy(a, fields, sizeof fields);
-	t->waited += tess_now() - began;
-	return st;
-}
-
-/* Adds the squares of elements [at, at + n) of the gradient that this rank keeps of w. */
-static tess_status add_squares(struct tess_trainer *t, const struct tess_weight *w, int64_t at,
-                               int64_t n)
-{
-	struct tess_view in =
-		describe_vector(t->parameters.each[w->index].gradient + at, TESS_F32, n);
-	struct tess_view out = describe_vector(t->squares, TESS_I64, TESS_ACCUMULATOR_FIELDS);
-	struct tess_op op = make_squares(&in, &out, w->name);
-
-	op.stream = t->device.stream;
-	return n ? TESS_PLUGIN_CALL_FOR(t->device.table, w->name, op_get_kind_name(op.kind), run,
-	                                t->device.self, &op)
-	         : TESS_OK;
-}
-
-/* Adds the squares of the elements that this rank owns, adjacent ranges at once. */
-static tess_status add_owned_squares(struct tess_trainer *t,
-                                     const struct tess_stored_tensor *tensor)
-{
-	struct tess_kept_run run, more = { 0 };
-	struct tess_kept_walk w;
-	tess_status st = TESS_OK;
-
-	tess_kept_walk_begin(&w, t->parameters.program, tensor, t->rank, TESS_STATE, TESS_OWNED);
-	while (!st && tess_kept_walk_next(&w, &run)) {
-		if (run.kept == more.kept + more.n) {
-			more.n += run.n;
-			continue;
-		}
-		st = add_squares(t, tensor->weight, more.kept, more.n);
-		more = run;
-	}
-	return st ? st : add_squares(t, tensor->weight, more.kept, more.n);
-}
-
-static tess_status measure_norm(struct tess_trainer *t, double *norm)
-{
-	struct tess_accumulator sum = { 0 };
-	tess_status st = tess_device_clear(&t->device, "norm", t->squares, sizeof sum);
-
-	for (int64_t i = 0; i < t->parameters.ntensors && !st; i++)
-		if (t->parameters.tensor[i].about.trained)
-			st = add_owned_squares(t, &t->parameters.tensor[i]);
-	if (!st)
-		st = tess_device_move(&t->device, "norm", &sum, t->squares, sizeof sum);
-	st = tess_group_agree_status(t->parts.group, st, "norm");
-	if (!st)
-		st = add_accumulators(t, t->parts.group, &sum, "norm");
-	*norm = sqrt(tess_accumulator_round(&sum));
-	return st;
-}
 
 struct step { /* a step that runs */
 	const struct tess_batch *micro;
@@ -422,9 +342,9 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 			t->parts.group, t->parameters.program,
 			tess_tied_add_gradients(&t->parameters, t->parts.along));
 	if (!st)
-		st = add_accumulators(t, t->replicas, &loss, "loss");
+		st = tess_trainer_add_accumulators(t, t->replicas, &loss, "loss");
 	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
-	return st ? st : measure_norm(t, &s->norm);
+	return st ? st : tess_trainer_measure_norm(t, &s->norm);
 }
 
 /* Reports the sequences with non-finite losses, of all replicas: "sequences 0, 3 of 8". */
@@ -489,8 +409,8 @@ static void copy_result(const struct tess_trainer *t, const struct step *s, bool
 static tess_status clip_and_update(struct tess_trainer *t, const struct step *s, double lr)
 {
 	double factor = t->clip > 0 ? t->clip / (s->norm + 1e-6) : 1;
-	tess_status st = tess_optimizer_update(&t->optimizer, &t->parameters, lr,
-	                                       factor < 1 ? factor : 1, t->step + 1);
+	const struct tess_optimizer_step step = { t->step + 1, lr, factor < 1 ? factor : 1 };
+	tess_status st = tess_update_run(&t->update, &step);
 	int64_t began;
 
 	if (!st)
@@ -504,6 +424,7 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 		st = tess_tied_copy_tables(&t->parameters, t->parts.along);
 	t->waited += tess_now() - began;
 	t->step += !st;
+	t->unusable = st != TESS_OK;
 	return st;
 }
 
@@ -512,7 +433,10 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 {
 	struct step s = { .micro = micro, .n = n, .updates = lr != NULL };
 	int64_t began = tess_now();
-	tess_status st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
+	tess_status st = tess_trainer_check_usable(t);
+
+	if (!st)
+		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 
 	t->waited = tess_now() - began;
 	if (!st)
@@ -525,6 +449,15 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	if (!st && out)
 		copy_result(t, &s, lr != NULL, began, out);
 	return st;
+}
+
+tess_status tess_trainer_check_usable(const struct tess_trainer *t)
+{
+	return t->unusable ? tess_fail(TESS_EIO,
+	                               "step %lld has failed after it had changed some weights; "
+	                               "close the trainer, and resume from the last save",
+	                               (long long)t->step + 1)
+	                   : TESS_OK;
 }
 
 /* Runs a step in the default floating-point state. lr NULL: without the optimizer. */
@@ -641,17 +574,22 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 {
 	struct tess_trainer_info info = { 0 };
 	const struct tess_program *p;
+	const uint64_t *file;
 
 	if (TESS_REQUIRE(t, out))
 		return;
 	p = t->programs.first->program;
+	file = t->parameters.offload.layout.bytes;
 	info = (struct tess_trainer_info){ .step = t->step,
 		                           .vocabulary = p->logits->dim[1]->size,
 		                           .positions = p->max_positions,
 		                           .weight_bytes = t->parameters.weight_bytes,
 		                           .gradient_bytes = t->parameters.gradient_bytes,
 		                           .state_bytes = t->parameters.state_bytes,
-		                           .step_bytes = t->memory.bytes };
+		                           .step_bytes = t->memory.bytes,
+		                           .transfer_bytes = t->update.bytes,
+		                           .weight_disk_bytes = file[TESS_REST],
+		                           .state_disk_bytes = file[TESS_STATE] };
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

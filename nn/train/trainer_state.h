@@ -10,6 +10,7 @@
 #include "nn/run/step_memory.h"
 #include "nn/run/values.h"
 #include "nn/train/trainer.h"
+#include "nn/train/update.h"
 
 struct tess_trainer {
 	struct tess_trainer_parts parts;
@@ -24,8 +25,10 @@ struct tess_trainer {
 	struct tess_programs programs;
 	struct tess_step_memory memory;
 	struct tess_parameters parameters;
+	struct tess_update update;
 	uint64_t seed; /* seed of dropout */
 	int64_t step; /* steps that have changed weights */
+	bool unusable; /* a step has failed after it had changed some weights */
 	int64_t nruns; /* runs of programs */
 	float *losses; /* losses of the rows of a step, in host memory: nlosses */
 	int64_t nlosses;
@@ -104,6 +107,14 @@ tess_status tess_trainer_add_value_step(struct tess_trainer *t, const struct tes
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *micro,
                                    bool accumulate, struct tess_batch_totals *totals,
                                    struct tess_accumulator *loss, int32_t *nonfinite);
+
+/* Checks that the device has an op that every step needs. TESS_ENOTSUP. */
+tess_status tess_norm_check_device(const struct tess_device *device);
+/* Measures the norm of the gradient of the last step. Collective. TESS_EIO: the disk failed. */
+tess_status tess_trainer_measure_norm(struct tess_trainer *t, double *norm);
+/* Adds accumulators of all ranks, in any order; group NULL: there is one rank. Collective. */
+tess_status tess_trainer_add_accumulators(struct tess_trainer *t, struct tess_group *group,
+                                          struct tess_accumulator *a, const char *where);
 
 /* Closes the schedule of the last step. */
 void tess_trainer_close_timeline(struct tess_trainer *t);

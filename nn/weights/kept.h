@@ -17,6 +17,8 @@ struct tess_kept {
 	bool writes; /* the window is written back */
 	char *window; /* elements [first, first + mapped); NULL: none */
 	int64_t first, mapped;
+	/* in a file that is only read in order: the next window, on its way; n 0: none */
+	struct tess_transfer ahead;
 };
 
 /* Opens the part that `what` (TESS_WEIGHT, ...) names. Close it. */

@@ -68,7 +68,8 @@ class Request(Struct):
     _fields_ = [
         ("size", c_uint32), ("flags", c_int32), ("text", c_char_p), ("ntext", c_uint64), ("ids", POINTER(c_int32)),
         ("nids", c_int64), ("sequence", c_void_p), ("sampling", POINTER(Sampling)), ("stop", POINTER(c_int32)),
-        ("nstop", c_int64), ("max_tokens", c_int64), ("stop_texts", POINTER(c_char_p)), ("nstop_texts", c_int64),
+        ("nstop", c_int64), ("max_tokens", c_int64), ("chat", c_void_p),
+        ("stop_texts", POINTER(c_char_p)), ("nstop_texts", c_int64),
     ]
 
 
@@ -114,6 +115,7 @@ class Strategy(Struct):
         ("size", c_uint32), ("threads", c_int32), ("plan", c_char_p), ("mesh", c_char_p), ("overrides", POINTER(c_char_p)),
         ("micro_batches", c_int64), ("pipeline_schedule", c_char_p), ("recompute", POINTER(c_char_p)), ("bucket", c_uint64),
         ("predicted", c_char_p), ("name", c_char_p),
+        ("offload_optimizer", c_char_p), ("offload_weights", c_char_p), ("tile", c_uint64),
     ]
 
 

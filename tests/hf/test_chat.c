@@ -25,7 +25,7 @@ static json_t *load_golden(const char *name)
 }
 
 /* Writes a folder with a tokenizer_config.json, and returns its path until the next call. */
-static const char *write_config(const char *folder, json_t *config)
+static const char *write_chat_config(const char *folder, json_t *config)
 {
 	static char path[1280];
 	char *text = json_dumps(config, 0), name[256];
@@ -39,7 +39,7 @@ static const char *write_config(const char *folder, json_t *config)
 	return path;
 }
 
-static json_t *make_message(const json_t *pair)
+static json_t *make_chat_message(const json_t *pair)
 {
 	const json_t *content = json_array_get(pair, 1), *part;
 	json_t *list = json_is_array(content) ? json_array() : json_copy((json_t *)content);
@@ -60,7 +60,7 @@ static char *make_row(const json_t *conversation)
 	size_t i;
 
 	json_array_foreach(json_object_get(conversation, "messages"), i, pair)
-		json_array_append_new(list, make_message(pair));
+		json_array_append_new(list, make_chat_message(pair));
 	row = json_dumps(list, 0);
 	json_decref(list);
 	return row;
@@ -126,9 +126,9 @@ static void check_form(const char *name, const json_t *conversations)
 {
 	static const char *const keys[] = { "text", "prompt", "training" };
 	json_t *golden = load_golden(name), *conversation;
-	const char *dir = write_config(name, json_pack("{s:O, s:{s:O}}", "bos_token",
-	                                               json_object_get(golden, "bos"), "eos_token",
-	                                               "content", json_object_get(golden, "eos")));
+	const char *dir = write_chat_config(
+		name, json_pack("{s:O, s:{s:O}}", "bos_token", json_object_get(golden, "bos"),
+	                        "eos_token", "content", json_object_get(golden, "eos")));
 	struct tess_chat *c = NULL;
 	size_t i;
 
@@ -177,7 +177,7 @@ START_TEST(answers_end_with_their_token)
 		                                   .flags = TESS_CHAT_TRAINING };
 	const char *names[NAMES_MAX];
 	int32_t n = tess_chat_list_names(names, NAMES_MAX);
-	const char *dir = write_config(
+	const char *dir = write_chat_config(
 		"ends", json_pack("{s:s, s:s}", "bos_token", "<B>", "eos_token", "<E>"));
 
 	for (int32_t i = 0; i < n; i++) {
@@ -224,18 +224,18 @@ static void expect_recognised(const char *dir, const char *name)
 
 START_TEST(template_is_recognised)
 {
-	const char *dir = write_config("text", json_pack("{s:s}", "chat_template", chatml));
+	const char *dir = write_chat_config("text", json_pack("{s:s}", "chat_template", chatml));
 	char text[512];
 
 	expect_recognised(dir, "chatml");
 	snprintf(text, sizeof text, "%s\r\n", chatml);
-	write_config("text", json_pack("{s:s}", "chat_template", text));
+	write_chat_config("text", json_pack("{s:s}", "chat_template", text));
 	expect_recognised(dir, "chatml");
-	write_config("text",
-	             json_pack("{s:[{s:s, s:s}, {s:s, s:s}]}", "chat_template", "name", "tool_use",
-	                       "template", "{{ 1 }}", "name", "default", "template", chatml));
+	write_chat_config("text", json_pack("{s:[{s:s, s:s}, {s:s, s:s}]}", "chat_template", "name",
+	                                    "tool_use", "template", "{{ 1 }}", "name", "default",
+	                                    "template", chatml));
 	expect_recognised(dir, "chatml");
-	write_config("text", json_pack("{s:s}", "chat_template", "{{ 1 }}"));
+	write_chat_config("text", json_pack("{s:s}", "chat_template", "{{ 1 }}"));
 	scratch_write_text("text/chat_template.jinja", chatml);
 	expect_recognised(dir, "chatml");
 }
@@ -272,18 +272,18 @@ static void expect_not_opened(const char *dir, const char *name, tess_status why
 
 START_TEST(other_templates_are_refused)
 {
-	const char *dir = write_config("other", json_object());
+	const char *dir = write_chat_config("other", json_object());
 
 	expect_not_opened(dir, NULL, TESS_ENOENT, "no chat template");
 	expect_not_opened(dir, NULL, TESS_ENOENT, "chatml, qwen2, ");
 	expect_not_opened(dir, "chat", TESS_EINVAL, "no chat template is named \"chat\"");
 	expect_not_opened(dir, "chat", TESS_EINVAL, "zephyr");
-	write_config("other", json_pack("{s:s}", "chat_template", "{{ messages }}"));
+	write_chat_config("other", json_pack("{s:s}", "chat_template", "{{ messages }}"));
 	expect_not_opened(dir, NULL, TESS_ENOTSUP, "other/tokenizer_config.json: the chat");
 	expect_not_opened(dir, NULL, TESS_ENOTSUP, "zephyr");
-	write_config("other", json_pack("{s:[{s:s}]}", "chat_template", "name", "rag"));
+	write_chat_config("other", json_pack("{s:[{s:s}]}", "chat_template", "name", "rag"));
 	expect_not_opened(dir, NULL, TESS_EINVAL, "the name \"default\"");
-	write_config("other", json_pack("{s:i}", "chat_template", 1));
+	write_chat_config("other", json_pack("{s:i}", "chat_template", 1));
 	expect_not_opened(dir, NULL, TESS_EINVAL, "chat_template: a text");
 }
 END_TEST
@@ -292,7 +292,7 @@ END_TEST
 
 static struct tess_chat *open_form(const char *name)
 {
-	const char *dir = write_config(
+	const char *dir = write_chat_config(
 		"form", json_pack("{s:s, s:s}", "bos_token", "<s>", "eos_token", "</s>"));
 	struct tess_chat *c = NULL;
 

@@ -1,0 +1,64 @@
+/*
+ * tiles.h - computes records in parts if their gathered weights are larger than a tile.
+ *
+ * A tile is computed from some rows of the weights, as they are stored: columns of an out, a node
+ * of a sum, or the rows of some ids. Tiles of a sum are nodes of its trees and are added in their
+ * order, so results are bit-identical to those of one op. The rows of the next tile are gathered
+ * while a tile is computed; both take at most p->tile bytes.
+ *
+ * Linear layers, heads and tables have tiles. Experts and HEAD_LINEAR have none.
+ */
+#ifndef TESS_NN_TILES_H
+#define TESS_NN_TILES_H
+
+#include "nn/lower/build.h"
+
+struct build_piece { /* adjacent rows of a weight as stored, on this rank */
+	int32_t weight; /* index among those of the record */
+	int32_t term; /* of a sum: index of the term that adds the rows */
+	int64_t row, rows; /* of this rank's part */
+	int64_t first, n; /* elements of the part; of a tied head, of its table */
+	int32_t item; /* private to gather.c */
+};
+
+struct build_tile {
+	int32_t npieces;
+	struct build_piece *piece;
+	/* a sum: its trees, one of them, and the units of the tile; NULL: columns [lo, hi) */
+	const struct tess_op *sum;
+	int32_t tree;
+	int64_t lo, hi;
+};
+
+struct build_tiling { /* of a record; no tiles: it is computed at once */
+	int32_t ntiles;
+	struct build_tile *tile;
+};
+
+/* Lists the tiles of all records. */
+void build_plan_tiles(struct build *b);
+/* Returns the tiles of the current record; NULL: it is computed at once. */
+const struct build_tiling *build_get_tiling(const struct build *b);
+/* Returns tile b->tile of the current record, after its gathers. */
+const struct build_tile *build_enter_tile(struct build *b);
+/*
+ * Adds the sum that contains tile b->tile to y, and moves to the tile after it. add: adds the op of
+ * a tile, whose out is one node, or a finished sum.
+ */
+void build_add_tile_sum(struct build *b, const struct tess_record *rec, const struct value *y,
+                        void (*add)(struct build *b, const struct tess_record *rec,
+                                    const struct build_tile *tile, const struct value *y));
+/* Sets the tree of the op of a tile, whose piece i is operand i. y: its out. */
+void build_set_tile_tree(struct build *b, struct tess_op *op, const struct build_tile *tile,
+                         const struct value *y);
+/* Sets the trees of a LINEAR_DX (backward.c). */
+void build_add_dx_trees(struct build *b, struct tess_op *op, const struct tess_record *rec);
+/* Returns the column of a weight that is column 0 of dx on this rank (backward.c). */
+int64_t build_find_dx_column(struct build *b, const struct tess_weight *w,
+                             const struct tess_tensor *dx);
+/* Returns the left (0) or right (1) half of a node of a tree over n units; it may be empty. */
+struct tess_node build_get_half(int64_t n, const struct tess_node *node, int32_t side);
+/* Adds x to y, of the same shape; of Partials, node by node. */
+void build_add_to_value(struct build *b, const struct value *x, const struct value *y);
+
+#endif

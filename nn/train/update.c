@@ -1,0 +1,302 @@
+#include "nn/train/update.h"
+
+#include "core/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { VALUES = TESS_MOMENT2 + 1 };
+enum { PART = 1 << 18 }; /* elements that are changed while the disk gets no request */
+
+/* ---- the ring -------------------------------------------------------------------------------- */
+
+static uint64_t get_value_width(const struct tess_weight *w, int32_t what)
+{
+	return what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
+}
+
+/* Returns whether a bucket uses a value: an f32 weight is its master. */
+static bool is_value_used(const struct tess_weight *w, int32_t what)
+{
+	return what != TESS_WEIGHT || w->dtype != TESS_F32;
+}
+
+/* Returns the bytes in files of a bucket of a weight. */
+static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
+                                   const struct tess_weight *w)
+{
+	const struct tess_program *p = files->program;
+	int64_t n = tess_weight_get_kept(p, w, files->rank, TESS_STATE).len;
+	int64_t max = tess_offload_get_bucket(p);
+	uint64_t bytes = 0;
+	struct tess_stored_run run;
+
+	n = n < max ? n : max;
+	for (int32_t what = TESS_WEIGHT; what < VALUES && n; what++)
+		if (is_value_used(w, what) && tess_offload_find(files, w, what, 0, n, &run))
+			bytes += tess_offload_pad((uint64_t)n * get_value_width(w, what));
+	return files->weight[w->index].trained ? bytes : 0;
+}
+
+uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
+{
+	const struct tess_program *p = files->program;
+	uint64_t max = 0;
+
+	for (int32_t i = 0; i < p->nweights; i++) {
+		uint64_t bytes = p->weight[i]->table ? 0 : count_bucket_bytes(files, p->weight[i]);
+
+		max = bytes > max ? bytes : max;
+	}
+	return TESS_UPDATE_BUCKETS * max;
+}
+
+tess_status tess_update_open(const struct tess_optimizer *o, struct tess_parameters *s,
+                             struct tess_update *out)
+{
+	struct tess_update u = { .optimizer = o,
+		                 .parameters = s,
+		                 .bytes = tess_update_count_bytes(&s->offload.layout) };
+	uint64_t each = u.bytes / TESS_UPDATE_BUCKETS;
+
+	u.ready = calloc((size_t)s->program->nweights + 1, sizeof *u.ready);
+	u.ring = u.bytes ? aligned_alloc(TESS_DISK_ALIGN, u.bytes) : NULL;
+	if (!u.ready || (u.bytes && !u.ring)) {
+		free(u.ready);
+		free(u.ring);
+		return tess_fail(TESS_ENOMEM,
+		                 "no memory for %d buckets of state in files, %lld bytes; set a "
+		                 "lower TESSERA_OFFLOAD_BUCKET",
+		                 TESS_UPDATE_BUCKETS, (long long)u.bytes);
+	}
+	for (int i = 0; i < TESS_UPDATE_BUCKETS && u.ring; i++)
+		u.bucket[i].memory = u.ring + (uint64_t)i * each;
+	*out = u;
+	return TESS_OK;
+}
+
+void tess_update_close(struct tess_update *u)
+{
+	free(u->ready);
+	free(u->ring);
+	*u = (struct tess_update){ 0 };
+}
+
+/* ---- a bucket -------------------------------------------------------------------------------- */
+
+static struct tess_update_bucket *get_bucket(struct tess_update *u, int64_t i)
+{
+	return &u->bucket[i % TESS_UPDATE_BUCKETS];
+}
+
+/* Returns the pointer of a bucket to a value. */
+static void **point_to_value(struct tess_update_bucket *b, int32_t what)
+{
+	switch (what) {
+	case TESS_WEIGHT:
+		return &b->values.rounded;
+	case TESS_GRADIENT:
+		return (void **)&b->values.gradient;
+	case TESS_MASTER:
+		return (void **)&b->values.master;
+	default:
+		return (void **)&b->values.moment[what - TESS_MOMENT1];
+	}
+}
+
+/* Finds a value of n elements from `first` on of the state: in memory, or in a file. */
+static void find_bucket_value(const struct tess_parameters *s, struct tess_update_bucket *b,
+                              int32_t what, char **free_memory)
+{
+	const struct tess_parameter *a = &s->each[b->weight->index];
+	uint64_t width = get_value_width(b->weight, what);
+	int64_t first = b->first + (what == TESS_WEIGHT ? a->state.start - a->rest.start : 0), kept;
+	struct tess_transfer *t = &b->transfer[what];
+	struct tess_stored_run run;
+	int32_t dtype;
+	char *memory = tess_parameter_find(s, b->weight, what, &dtype, &kept);
+
+	*t = (struct tess_transfer){ .weight = b->weight, .what = what, .first = first };
+	*point_to_value(b, what) = memory ? memory + (uint64_t)first * width : NULL;
+	if (!free_memory || !is_value_used(b->weight, what) ||
+	    !tess_offload_find(&s->offload.layout, b->weight, what, first, b->values.n, &run))
+		return;
+	t->n = b->values.n;
+	t->memory = *free_memory;
+	*point_to_value(b, what) = t->memory;
+	*free_memory += tess_offload_pad((uint64_t)t->n * width);
+}
+
+/* Starts writing what has changed, or reading what is changed and the gradient. */
+static tess_status start_transfers(struct tess_update *u, struct tess_update_bucket *b)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t what = TESS_WEIGHT; what < VALUES && !st; what++) {
+		struct tess_transfer *t = &b->transfer[what];
+
+		if (!t->n || what == (b->writes ? TESS_GRADIENT : TESS_WEIGHT))
+			continue;
+		t->writes = b->writes;
+		st = tess_offload_start(&u->parameters->offload, t);
+		t->disk = st ? NULL : t->disk;
+	}
+	return st;
+}
+
+static bool are_transfers_done(const struct tess_update_bucket *b)
+{
+	bool done = true;
+
+	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
+		if (b->transfer[what].disk)
+			done = done && tess_disk_is_done(b->transfer[what].disk,
+			                                 &b->transfer[what].request);
+	return done;
+}
+
+/* Waits for the transfers of a bucket, and returns the first failure. */
+static tess_status wait_for_transfers(struct tess_update_bucket *b)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
+		if (b->transfer[what].disk) {
+			tess_status failed = tess_offload_wait(&b->transfer[what]);
+
+			st = st ? st : failed;
+			b->transfer[what].disk = NULL;
+		}
+	return st;
+}
+
+/* Changes the elements of a bucket, in parts between which the disk gets more requests. */
+static tess_status change_values(struct tess_update *u, const struct tess_weight *w,
+                                 const struct tess_optimizer_values *all)
+{
+	struct tess_parameters *s = u->parameters;
+	uint64_t width = tess_width(w->dtype);
+	tess_status st = TESS_OK;
+
+	for (int64_t at = 0, n; at < all->n && !st; at += n) {
+		struct tess_optimizer_values v = { .gradient = all->gradient + at,
+			                           .master = all->master + at };
+
+		v.n = n = u->ring && all->n - at > PART ? PART : all->n - at;
+		for (int i = 0; i < 2; i++)
+			v.moment[i] = all->moment[i] ? all->moment[i] + at : NULL;
+		v.rounded = all->rounded ? (char *)all->rounded + (uint64_t)at * width : NULL;
+		st = tess_optimizer_run(u->optimizer, &u->step, &s->weights.device, w, &v);
+		tess_offload_test(&s->offload);
+	}
+	return st;
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+/* Sets the bucket to the next elements of the weight that is read, and starts reading them. */
+static tess_status read_bucket(struct tess_update *u, const struct tess_weight *w, int64_t len)
+{
+	const struct tess_parameters *s = u->parameters;
+	struct tess_update_bucket *b = get_bucket(u, u->read);
+	int64_t max = tess_offload_get_bucket(s->program);
+	char *memory = b->memory;
+
+	b->weight = w;
+	b->first = u->at;
+	b->values.n = len - u->at < max ? len - u->at : max;
+	b->writes = false;
+	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
+		find_bucket_value(s, b, what, &memory);
+	u->at += b->values.n;
+	u->read++;
+	return start_transfers(u, b);
+}
+
+/* Starts reading the next bucket, or changes the next weight if nothing of it is in files. */
+static tess_status take_next(struct tess_update *u)
+{
+	const struct tess_weight *w = u->ready[u->next];
+	const struct tess_parameter *a = &u->parameters->each[w->index];
+	tess_status st = TESS_OK;
+
+	if (u->at < a->state.len && count_bucket_bytes(&u->parameters->offload.layout, w)) {
+		st = read_bucket(u, w, a->state.len);
+	} else if (u->at < a->state.len) {
+		struct tess_update_bucket b = { .weight = w, .values.n = a->state.len };
+
+		for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
+			find_bucket_value(u->parameters, &b, what, NULL);
+		st = change_values(u, w, &b.values);
+		u->at = a->state.len;
+	}
+	if (u->at == a->state.len) {
+		u->next++;
+		u->at = 0;
+	}
+	return st;
+}
+
+/* Changes the oldest bucket that is read, and starts writing it. */
+static tess_status change_next(struct tess_update *u)
+{
+	struct tess_update_bucket *b = get_bucket(u, u->changed);
+	tess_status st = wait_for_transfers(b);
+
+	if (!st)
+		st = change_values(u, b->weight, &b->values);
+	if (!st)
+		st = tess_device_sync(&u->parameters->weights.device, b->weight->name);
+	b->writes = true;
+	u->changed++;
+	return st ? st : start_transfers(u, b);
+}
+
+static tess_status finish_oldest(struct tess_update *u)
+{
+	return wait_for_transfers(get_bucket(u, u->written++));
+}
+
+/* Does what is next. */
+static tess_status advance_update(struct tess_update *u)
+{
+	bool writing = u->written < u->changed;
+
+	tess_offload_test(&u->parameters->offload);
+	if (writing && are_transfers_done(get_bucket(u, u->written)))
+		return finish_oldest(u);
+	if (u->next < u->nready && u->read - u->written < TESS_UPDATE_BUCKETS)
+		return take_next(u);
+	return u->changed < u->read ? change_next(u) : finish_oldest(u);
+}
+
+static void begin_update(struct tess_update *u, const struct tess_optimizer_step *step)
+{
+	u->step = *step;
+	u->read = u->changed = u->written = u->at = 0;
+	u->nready = u->next = 0;
+}
+
+/* Changes all weights that are ready. */
+static tess_status finish_update(struct tess_update *u)
+{
+	tess_status st = TESS_OK;
+
+	while (!st && (u->next < u->nready || u->written < u->read))
+		st = advance_update(u);
+	while (u->written < u->read) /* after a failure */
+		finish_oldest(u);
+	return st;
+}
+
+tess_status tess_update_run(struct tess_update *u, const struct tess_optimizer_step *step)
+{
+	const struct tess_program *p = u->parameters->program;
+
+	begin_update(u, step);
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (u->parameters->each[i].trained)
+			u->ready[u->nready++] = p->weight[i];
+	return finish_update(u);
+}

@@ -1,0 +1,49 @@
+/*
+ * update.h - the optimizer's step on what a rank keeps of each weight. What is in files
+ * (nn/offload/offload.h) passes through a ring of buckets in host memory: the next ones are read,
+ * and the last ones written, while one is changed.
+ */
+#ifndef TESS_NN_UPDATE_H
+#define TESS_NN_UPDATE_H
+
+#include "nn/train/optimizer.h"
+
+enum { TESS_UPDATE_BUCKETS = 4 }; /* of the ring */
+
+struct tess_update_bucket { /* adjacent elements of a weight; private */
+	const struct tess_weight *weight; /* NULL: free */
+	int64_t first;
+	struct tess_optimizer_values values;
+	char *memory; /* of the values that are in files */
+	struct tess_transfer transfer[TESS_MOMENT2 + 1]; /* n 0: in memory */
+	bool writes; /* it has been changed, and is written; else it is read */
+};
+
+struct tess_update {
+	const struct tess_optimizer *optimizer; /* borrowed */
+	struct tess_parameters *parameters; /* borrowed */
+	struct tess_optimizer_step step;
+	char *ring; /* NULL: nothing is in files */
+	uint64_t bytes; /* of the ring */
+	struct tess_update_bucket bucket[TESS_UPDATE_BUCKETS];
+	int64_t read, changed, written; /* buckets: their reads started, changed, free again */
+	/* weights whose gradients are final, in that order; the next one to read: from `at` on */
+	const struct tess_weight **ready;
+	int32_t nready, next;
+	int64_t at;
+};
+
+/* Returns the bytes of the ring of a rank; 0: nothing is in files. */
+uint64_t tess_update_count_bytes(const struct tess_offload_layout *files);
+/* Allocates the ring. Close *out, which must not move. TESS_ENOMEM. */
+tess_status tess_update_open(const struct tess_optimizer *o, struct tess_parameters *s,
+                             struct tess_update *out);
+void tess_update_close(struct tess_update *u);
+
+/*
+ * Changes masters, moments and weights of all trained weights. Not collective; blocking, except for
+ * what is queued on the device's stream. TESS_EIO: the disk failed; some weights have changed.
+ */
+tess_status tess_update_run(struct tess_update *u, const struct tess_optimizer_step *step);
+
+#endif

@@ -1,0 +1,372 @@
+/*
+ * test_offload.c - training with optimizer state in files: the bits of a run in memory on any mesh,
+ * saves, refusals. The environment makes limits small, so that the weights of small models are in
+ * several buckets.
+ */
+#include "tests/nn/offload/disk_faults.h"
+#include "tests/support/spawn.h"
+#include "tests/support/suite.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/split.h>
+#include <tessera/train.h>
+
+enum { SEQUENCES = 4, IDS = 110, STEPS = 3 };
+
+static char folder[64];
+static const int64_t lengths[SEQUENCES] = { 33, 5, 40, 32 };
+
+struct job { /* of all ranks */
+	const char *model, *mesh;
+	const char *const *overrides; /* ends with NULL */
+	int32_t optimizer;
+	double momentum, clip;
+	const char *state, *weights; /* folders */
+	int first, end; /* steps */
+	const char *resume, *save; /* folders; NULL: none */
+	int fails_at; /* the call of the disk in the second step that fails; 0: none */
+	uint64_t hash; /* of everything that must not depend on the job; set by rank 0 */
+	struct tess_trainer_info info; /* of rank 0 */
+};
+
+static void add_to_hash(uint64_t *hash, const void *data, size_t n)
+{
+	const unsigned char *at = data;
+
+	for (size_t i = 0; i < n; i++)
+		*hash = (*hash ^ at[i]) * 0x100000001b3u;
+}
+
+/* Hashes gradients, weights, masters and moments by name, in full. */
+static tess_status hash_state(struct tess_trainer *t, int32_t last, uint64_t *hash)
+{
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
+		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+		float *full = calloc((size_t)about->size, sizeof *full);
+
+		for (int32_t what = TESS_WEIGHT; what <= last && !st; what++) {
+			if (what != TESS_WEIGHT && !about->trained)
+				continue;
+			st = tess_trainer_gather(t, what, i, 0, about->size, 0, full);
+			add_to_hash(hash, full, (size_t)about->size * sizeof *full);
+		}
+		free(full);
+	}
+	return st;
+}
+
+/* Checks that no step and no save follows a failure, whose message is returned. */
+static tess_status expect_unusable(struct tess_trainer *t, const struct tess_batch *micro,
+                                   tess_status failed)
+{
+	char message[1024];
+
+	snprintf(message, sizeof message, "%s", tess_error());
+	ck_assert_int_eq(tess_trainer_step(t, micro, 2, 1e-2, NULL), TESS_EIO);
+	expect_part(tess_error(), "resume from the last save");
+	ck_assert_int_eq(tess_trainer_save(t, folder, 0, NULL), TESS_EIO);
+	expect_part(tess_error(), "resume from the last save");
+	return tess_fail(failed, "%s", message);
+}
+
+/* Trains two micro-batches a step, which depend on the step. */
+static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
+{
+	int32_t ids[2][IDS];
+	struct tess_training_result r = { .size = sizeof r };
+	tess_status st = TESS_OK;
+
+	for (int step = j->first; step < j->end && !st; step++) {
+		struct tess_batch micro[2];
+
+		for (int k = 0; k < 2; k++) {
+			for (int i = 0; i < IDS; i++)
+				ids[k][i] = (i * 37 + i / 7 * 11 + (2 * step + k) * 29) % 90;
+			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
+		}
+		if (step == 1 && j->fails_at)
+			disk_faults_set(&(struct disk_faults){
+				.at = j->fails_at, .calls = 1, .error = EIO });
+		st = tess_trainer_step(t, micro, 2, 1e-2, &r);
+		if (step == 1 && j->fails_at)
+			return expect_unusable(t, micro, st);
+		add_to_hash(hash, &r.loss, sizeof r.loss);
+		add_to_hash(hash, &r.norm, sizeof r.norm);
+	}
+	return st;
+}
+
+static tess_status train_offloaded(struct tess_world *w, void *arg)
+{
+	struct job *j = arg;
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .threads = 1,
+		                                .overrides = j->overrides,
+		                                .optimizer = j->optimizer,
+		                                .momentum = j->momentum,
+		                                .bucket = 9000,
+		                                .weight_decay = 0.1,
+		                                .clip = j->clip,
+		                                .offload_optimizer = j->state,
+		                                .offload_weights = j->weights };
+	int32_t last = j->optimizer == TESS_ADAMW ? TESS_MOMENT2
+	               : j->momentum > 0          ? TESS_MOMENT1
+	                                          : TESS_MASTER;
+	struct tess_trainer *t = NULL;
+	struct tess_mesh *mesh = NULL;
+	uint64_t hash = 0xcbf29ce484222325u;
+	char path[512], *text = NULL;
+	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
+
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, j->model);
+	if (!st)
+		st = tess_trainer_open(mesh, path, &options, &t);
+	if (!st && j->resume)
+		st = tess_trainer_load(t, j->resume, &text);
+	if (!st)
+		st = train_micro_steps(t, j, &hash);
+	if (!st && j->save)
+		st = tess_trainer_save(t, j->save, 0, NULL);
+	if (!st)
+		st = hash_state(t, last, &hash);
+	if (!st && tess_world_rank(w) == 0) {
+		j->hash = hash;
+		j->info.size = sizeof j->info;
+		tess_trainer_get_info(t, &j->info);
+	}
+	free(text);
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return st;
+}
+
+static tess_status run_offload_job(struct job *j)
+{
+	int32_t n;
+
+	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
+	j->end = j->end ? j->end : STEPS;
+	return tess_world_spawn_threads(n, train_offloaded, j);
+}
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+#define OVER(...) \
+	(const char *const[]) \
+	{ \
+		__VA_ARGS__, NULL \
+	}
+#define TIED "../../../data"
+#define TIED_BF16 "../stories260K-bf16"
+
+/* f32 weights, bf16 weights with masters, tied embeddings, experts; and each optimizer. */
+static const struct kind {
+	const char *model;
+	int32_t optimizer;
+	double momentum, clip;
+} kinds[] = {
+	{ "llama", TESS_ADAMW, 0, 1 },      { "llama-bf16", TESS_ADAMW, 0, 0 },
+	{ "llama", TESS_SGD, 0.9, 0 },      { TIED_BF16, TESS_ADAMW, 0, 1 },
+	{ "llama-bf16", TESS_SGD, 0.9, 1 }, { "mixtral", TESS_ADAMW, 0, 0 },
+	{ "llama", TESS_SGD, 0, 1 },        { TIED, TESS_ADAMW, 0, 0 },
+};
+enum { KINDS = sizeof kinds / sizeof *kinds, FEW = 2 };
+
+static const struct layout {
+	const char *mesh;
+	const char *const *overrides;
+	bool every; /* for each kind */
+} layouts[] = {
+	{ "tp=1", NULL, true },
+	{ "dp=2,tp=1", OVER("dp:**=zero3"), true },
+	{ "tp=2", NULL, false },
+	{ "dp=3", NULL, false },
+	{ "dp=2,tp=1", OVER("dp:**=zero1"), true },
+	{ "dp=2,tp=2", OVER("dp:**=zero3"), false },
+	{ "dp=2,pp=2", OVER("dp:**=zero1"), true },
+	{ "pp=2,tp=2", NULL, false },
+	{ "ddp=2,dp=2,tp=1", OVER("dp:**=zero3"), false },
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static struct job make_kind_job(const struct kind *k)
+{
+	return (struct job){ .model = k->model,
+		             .mesh = "tp=1",
+		             .optimizer = k->optimizer,
+		             .momentum = k->momentum,
+		             .clip = k->clip };
+}
+
+START_TEST(same_bits)
+{
+	const struct kind *k = &kinds[_i * THIN];
+	struct job memory = make_kind_job(k);
+
+	ck_assert_msg(!run_offload_job(&memory), "%s: %s", k->model, tess_error());
+	for (size_t i = TSAN; i < LAYOUTS; i++) {
+		struct job j = make_kind_job(k);
+
+		if (_i * THIN >= FEW && !layouts[i].every)
+			continue;
+		j.mesh = layouts[i].mesh;
+		j.overrides = layouts[i].overrides;
+		j.state = folder;
+		ck_assert_msg(!run_offload_job(&j), "%s on %s: %s", k->model, j.mesh, tess_error());
+		ck_assert_msg(j.hash == memory.hash, "%s on %s (%s): other bits than in memory",
+		              k->model, j.mesh, j.overrides ? j.overrides[0] : "no rule");
+		ck_assert(k->optimizer == TESS_SGD ||
+		          20 * j.info.state_bytes < memory.info.state_bytes);
+	}
+}
+END_TEST
+
+/* ---- saves ----------------------------------------------------------------------------------- */
+
+/* Checks that saves with and without files are equal, and are resumed by both on other meshes. */
+START_TEST(saves)
+{
+	static const char *const meshes[] = { "tp=1", "dp=2,tp=1", "dp=2,pp=2", "tp=2" };
+	static const struct kind kind = { "llama-bf16", TESS_ADAMW, 0, 1 };
+	struct job memory = make_kind_job(&kind), one;
+	char saved[2][96], step[128], command[256];
+
+	memory.first = 1;
+	for (int i = 0; i < 2; i++) {
+		struct job j = make_kind_job(&kind);
+
+		snprintf(saved[i], sizeof saved[i], "%s/saves-%d", folder, i);
+		j.end = 1;
+		j.save = saved[i];
+		j.mesh = meshes[i];
+		j.state = i ? folder : NULL;
+		ck_assert_msg(!run_offload_job(&j), "%s", tess_error());
+	}
+	snprintf(command, sizeof command, "diff -r %s %s", saved[0], saved[1]);
+	ck_assert_int_eq(system(command), 0);
+	snprintf(step, sizeof step, "%s/step-1", saved[0]);
+	memory.resume = step;
+	ck_assert_msg(!run_offload_job(&memory), "%s", tess_error());
+	for (int i = 0; i < (THIN > 1 ? 2 : 4); i++) {
+		one = make_kind_job(&kind);
+		snprintf(step, sizeof step, "%s/step-1", saved[i % 2]);
+		one.first = 1;
+		one.resume = step;
+		one.mesh = meshes[i];
+		one.state = i == 1 ? NULL : folder;
+		ck_assert_msg(!run_offload_job(&one), "%s on %s", tess_error(), meshes[i]);
+		ck_assert_msg(one.hash == memory.hash, "%s: other bits", meshes[i]);
+	}
+}
+END_TEST
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+/*
+ * Checks that a disk which fails in an update ends the step on all ranks, and that the trainer is
+ * not used after that.
+ */
+START_TEST(failing_disk)
+{
+	ck_assert(!setenv("TESSERA_DISK_IO", "threads", 1));
+	for (int i = 0; i < 3; i++) {
+		struct job j = make_kind_job(&kinds[1]);
+
+		j.mesh = i ? "dp=2,tp=1" : "tp=1";
+		j.overrides = i ? OVER("dp:**=zero3") : NULL;
+		j.state = folder;
+		j.fails_at = 10 + 60 * i; /* in the second step */
+		ck_assert_int_eq(run_offload_job(&j), TESS_EIO);
+		expect_part(tess_error(), "Input/output error");
+		expect_part(tess_error(), "(bucket ");
+	}
+}
+END_TEST
+
+START_TEST(refusals)
+{
+	static const struct {
+		const char *state, *weights, *rule, *part;
+	} cases[] = {
+		{ "/nowhere/at/all", NULL, "?a=ddp", "/nowhere/at/all" },
+		{ "disk", NULL, "?a=ddp", "use --offload-optimizer DIR, a folder" },
+		{ NULL, "disk", "?a=ddp", "use --offload-weights DIR, a folder" },
+		{ NULL, NULL, "dp:**=zero1:state=disk", "no folder is given; use --offload-opt" },
+		{ "host", NULL, "dp:**=ddp:state=disk", "no folder is given; use --offload-opt" },
+		{ NULL, NULL, "dp:**=zero3:state=tape", "takes state=disk, state=host" },
+		{ NULL, NULL, "dp:**=zero3:state=disk/", "takes state=disk, state=host" },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct job j = make_kind_job(&kinds[0]);
+
+		j.mesh = "dp=2,tp=1";
+		j.state = cases[i].state;
+		j.weights = cases[i].weights;
+		j.overrides = (const char *const[]){ cases[i].rule, NULL };
+		ck_assert_msg(run_offload_job(&j), "%s", cases[i].rule);
+		expect_part(tess_error(), cases[i].part);
+	}
+}
+END_TEST
+
+/* Checks that styles choose, module by module, what is in files. */
+START_TEST(styles_choose)
+{
+	static const struct {
+		const char *mesh, *rule[2];
+	} cases[] = {
+		{ "dp=1,tp=2", { "dp:**=ddp:state=host", "dp:layers.*.mlp.*=ddp:state=disk" } },
+		{ "dp=2,tp=1", { "dp:**=zero3", "dp:layers.*.mlp.*=zero3:state=host" } },
+		{ "dp=2,tp=1", { "dp:**=zero1", "dp:layers.*.mlp.*=zero1:state=host" } },
+	};
+	struct job memory = make_kind_job(&kinds[1]), all = make_kind_job(&kinds[1]);
+
+	all.state = folder;
+	ck_assert_msg(!run_offload_job(&memory) && !run_offload_job(&all), "%s", tess_error());
+	ck_assert(!memory.info.state_disk_bytes && !memory.info.transfer_bytes);
+	ck_assert(all.info.transfer_bytes && all.info.transfer_bytes < 70000);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct job j = make_kind_job(&kinds[1]);
+		const char *const rules[] = { cases[i].rule[0], cases[i].rule[1], NULL };
+
+		j.mesh = cases[i].mesh;
+		j.state = folder;
+		j.overrides = rules;
+		ck_assert_msg(!run_offload_job(&j), "%s: %s", rules[0], tess_error());
+		ck_assert_msg(j.hash == memory.hash, "%s: other bits", rules[0]);
+		ck_assert_msg(j.info.state_disk_bytes &&
+		                      j.info.state_disk_bytes < all.info.state_disk_bytes,
+		              "%s: %llu bytes on disk, of %llu", rules[0],
+		              (unsigned long long)j.info.state_disk_bytes,
+		              (unsigned long long)all.info.state_disk_bytes);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("offload", 120, &r);
+	char command[128];
+	int status;
+
+	/* in memory, where the machine has that: blocks of a disk are larger than these buckets */
+	snprintf(folder, sizeof folder, "%s/tessera-offload-XXXXXX",
+	         access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+	ck_assert(mkdtemp(folder) != NULL);
+	tcase_add_loop_test(t, same_bits, 0, (int)tess_up(KINDS, THIN));
+	tcase_add_test(t, saves);
+	tcase_add_test(t, refusals);
+	tcase_add_test(t, failing_disk);
+	if (!TSAN)
+		tcase_add_test(t, styles_choose);
+	status = suite_end(r);
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	return system(command) ? 1 : status;
+}
