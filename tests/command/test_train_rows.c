@@ -1,6 +1,6 @@
 /*
- * test_train_rows.c - tessera train and tessera grad on conversations and completions: the same bits
- * on every mesh and after a resume, what is printed, and what is refused.
+ * test_train_rows.c - tessera train and tessera grad on conversations: the same bits on every mesh
+ * and after a resume, what is printed, and what is refused.
  */
 #include "core/base/status.h"
 #include "hf/safetensors.h"
