@@ -151,7 +151,7 @@ START_TEST(answer_ends_with_its_turn)
 	size_t n = json_array_size(ids);
 	int64_t stop = json_integer_value(json_array_get(ids, n - 1));
 
-	ck_assert_str_eq(json_string_value(get_line_value(ended, 0, "finish_reason")), "stop");
+	ck_assert_str_eq(json_string_value(get_line_value(ended, 0, "finish_reason")), "eos");
 	ck_assert_str_eq(json_string_value(get_line_value(all, 0, "finish_reason")), "length");
 	ck_assert_uint_lt(n, 40);
 	for (size_t i = 0; i < n; i++) {
@@ -162,6 +162,22 @@ START_TEST(answer_ends_with_its_turn)
 	}
 	json_decref(ended);
 	json_decref(all);
+}
+END_TEST
+
+START_TEST(info_names_the_template)
+{
+	char out[4096];
+
+	ck_assert_int_eq(run_tool(out, sizeof out, "$T info data"), 0);
+	ck_assert_msg(!strstr(out, "  chat  "), "%s", out);
+	ck_assert_int_eq(run_tool(out, sizeof out, "$T info $D/M"), 0);
+	expect_part(out, "  chat        chatml\n");
+	ck_assert_int_eq(run_tool(out, sizeof out,
+	                          "cp -r $D/M $D/I && echo '{{ 1 }}' >$D/I/chat_template.jinja && "
+	                          "$T info --json $D/I"),
+	                 0);
+	expect_part(out, "\"chat_template\": \"unknown\"");
 }
 END_TEST
 
@@ -247,6 +263,7 @@ int main(void)
 	tcase_add_test(c, ids_are_those_of_the_text);
 	tcase_add_loop_test(c, ranks_answer_alike, 0, 4);
 	tcase_add_test(c, answer_ends_with_its_turn);
+	tcase_add_test(c, info_names_the_template);
 	tcase_add_loop_test(c, bad_chats_are_refused, 0, REFUSALS);
 	tcase_add_loop_test(c, bad_lines_fail_alone, 0, 3);
 	suite_add_tcase(s, c);
