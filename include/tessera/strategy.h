@@ -57,8 +57,14 @@ struct tess_strategy {
 	/* Name for messages, set by tess_strategy_read: the file, or "the strategy" for text.
 	 * tess_strategy_write ignores it. */
 	const char *name;
+	/* Where the optimizer's state and weights are between their uses: "disk", whose folder is
+	 * an option of the trainer, or "host". NULL: not given. */
+	const char *offload_optimizer;
+	const char *offload_weights;
+	/* Maximum bytes of a weight that is gathered or fetched at once; 0: not given. */
+	uint64_t tile;
 };
-TESS_TIGHT(tess_strategy, name);
+TESS_TIGHT(tess_strategy, tile);
 
 /*
  * Reads a strategy. spec: text of JSON that starts with '{', or the name of a file, with a '.' or a

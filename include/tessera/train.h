@@ -86,7 +86,8 @@ struct tess_trainer_options {
 	int64_t micro_batches;
 	/* Where the optimizer's state is between its uses, masters and moments: a folder on a local
 	 * disk, in which each rank has a file without a name, or "host": memory of the host. NULL:
-	 * memory of the device. */
+	 * memory of the device. "disk", of a strategy, is a folder that is not named: only
+	 * tess_explain_training takes it. */
 	const char *offload_optimizer;
 	/* Where weights are between their uses, likewise; in a folder, gradients too. */
 	const char *offload_weights;
@@ -232,8 +233,13 @@ struct tess_trainer_info {
 	uint64_t state_bytes;
 	/* Bytes allocated for values of a step. */
 	uint64_t step_bytes;
+	/* Bytes allocated for state on its way between memory and files. */
+	uint64_t transfer_bytes;
+	/* Bytes on disk: weights with their gradients, and optimizer state. */
+	uint64_t weight_disk_bytes;
+	uint64_t state_disk_bytes;
 };
-TESS_TIGHT(tess_trainer_info, step_bytes);
+TESS_TIGHT(tess_trainer_info, state_disk_bytes);
 
 /* Fills in *out, up to out->size. Not collective; does not block. */
 void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out);

@@ -14,10 +14,19 @@
 
 enum { STRATEGY_BYTES = 16 << 20, THREADS_MAX = 1024, MICRO_MAX = 1 << 20 };
 
-static const char *const strategy_keys[] = {
-	"plan",      "mesh",   "plan_overrides", "micro_batches", "pipeline_schedule",
-	"recompute", "bucket", "threads",        "predicted",     NULL
-};
+static const char *const strategy_keys[] = { "plan",
+	                                     "mesh",
+	                                     "plan_overrides",
+	                                     "micro_batches",
+	                                     "pipeline_schedule",
+	                                     "recompute",
+	                                     "bucket",
+	                                     "threads",
+	                                     "offload_optimizer",
+	                                     "offload_weights",
+	                                     "tile",
+	                                     "predicted",
+	                                     NULL };
 
 struct read_strategy {
 	struct tess_strategy s; /* first: callers have a pointer to it */
@@ -37,7 +46,7 @@ bool tess_strategy_has_key(const char *key)
 
 static tess_status check_strategy_keys(const struct read_strategy *r, const json_t *root)
 {
-	char list[160] = "";
+	char list[256] = "";
 
 	for (int i = 0; strategy_keys[i]; i++)
 		snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
@@ -147,7 +156,7 @@ static tess_status read_mesh(struct read_strategy *r, const json_t *root)
 
 static tess_status read_counts(struct read_strategy *r, const json_t *root)
 {
-	int64_t threads = 0, bucket = 0;
+	int64_t threads = 0, bucket = 0, tile = 0;
 	tess_status st = tess_json_get_int(r->s.name, root, "micro_batches", 1, MICRO_MAX,
 	                                   &r->s.micro_batches);
 
@@ -155,9 +164,24 @@ static tess_status read_counts(struct read_strategy *r, const json_t *root)
 		st = tess_json_get_int(r->s.name, root, "bucket", 1, INT64_MAX, &bucket);
 	if (!st)
 		st = tess_json_get_int(r->s.name, root, "threads", 1, THREADS_MAX, &threads);
+	if (!st)
+		st = tess_json_get_int(r->s.name, root, "tile", 1, INT64_MAX, &tile);
 	r->s.bucket = (uint64_t)bucket;
+	r->s.tile = (uint64_t)tile;
 	r->s.threads = (int32_t)threads;
 	return st;
+}
+
+/* Reads "disk" or "host". */
+static tess_status read_location(struct read_strategy *r, const json_t *root, const char *key,
+                                 const char **out)
+{
+	static const char needed[] = "\"disk\" or \"host\"; the folder is an option of the command";
+	tess_status st = read_text(r, root, key, needed, out);
+
+	if (st || !*out || !strcmp(*out, "disk") || !strcmp(*out, "host"))
+		return st;
+	return fail_strategy_value(r, key, needed);
 }
 
 /* Reads the object of a strategy. */
@@ -183,6 +207,10 @@ static tess_status read_keys(struct read_strategy *r, const json_t *root)
 		               &r->s.pipeline_schedule);
 	if (!st)
 		st = read_counts(r, root);
+	if (!st)
+		st = read_location(r, root, "offload_optimizer", &r->s.offload_optimizer);
+	if (!st)
+		st = read_location(r, root, "offload_weights", &r->s.offload_weights);
 	if (!st && predicted && !json_is_object(predicted))
 		st = fail_strategy_value(r, "predicted", "an object");
 	return st ? st : read_object_text(r, root, "predicted", &r->s.predicted);
@@ -267,6 +295,11 @@ tess_status tess_strategy_complete(struct tess_trainer_options *o,
 	o->bucket = o->bucket ? o->bucket : s->bucket;
 	o->micro_batches = o->micro_batches ? o->micro_batches : s->micro_batches;
 	o->recompute = o->recompute ? o->recompute : s->recompute;
+	o->tile = o->tile ? o->tile : s->tile;
+	if (!o->offload_optimizer)
+		o->offload_optimizer = s->offload_optimizer;
+	if (!o->offload_weights)
+		o->offload_weights = s->offload_weights;
 	if (!o->pipeline_schedule && pp >= 0 && mesh->dim[pp].size > 1)
 		o->pipeline_schedule = s->pipeline_schedule;
 	return TESS_OK;
@@ -324,6 +357,9 @@ static tess_status make_object(const struct tess_strategy *s, json_t **out)
 	set_strategy_list(out, "recompute", s->recompute);
 	set_strategy_number(out, "bucket", (int64_t)s->bucket);
 	set_strategy_number(out, "threads", s->threads);
+	set_strategy_text(out, "offload_optimizer", s->offload_optimizer);
+	set_strategy_text(out, "offload_weights", s->offload_weights);
+	set_strategy_number(out, "tile", (int64_t)s->tile);
 	if (!st)
 		st = set_object_text(out, "predicted", s->predicted);
 	return st || *out ? st : tess_fail(TESS_ENOMEM, "a strategy: out of memory");

@@ -192,10 +192,14 @@ static bool describe_param(struct tess_recorder *r, const struct tess_weight_req
 	return shape && units && parts;
 }
 
-/* Checks the memory in which a style stores a parameter: so far that of the rank's device. */
+/* Checks the place where a style stores a parameter. */
 static bool check_location(struct tess_recorder *r, const struct tess_module *m,
                            const struct tess_weight *w, const struct tess_storage *at)
 {
+	static const char *const places[] = {
+		[TESS_LOCATION_HOST] = "in host memory", [TESS_LOCATION_DISK] = "on disk"
+	};
+
 	if (at->location < TESS_LOCATION_DEVICE || at->location > TESS_LOCATION_DISK ||
 	    at->reserved)
 		return tess_recorder_fail(r, TESS_EINVAL,
@@ -208,12 +212,12 @@ static bool check_location(struct tess_recorder *r, const struct tess_module *m,
 		                          "%s: style %s stores it on disk, which is for training "
 		                          "only; use location device",
 		                          w->name, m->spec) != NULL;
-	if (at->location == TESS_LOCATION_HOST && !tess_program_is_on_host(r->p))
+	if (at->location != TESS_LOCATION_DEVICE && !tess_program_is_on_host(r->p))
 		return tess_recorder_fail(r, TESS_ENOTSUP,
-		                          "%s: style %s stores it in host memory, which is not "
-		                          "supported on device %s with memory of its own; use "
-		                          "location device",
-		                          w->name, m->spec, r->p->device->name) != NULL;
+		                          "%s: style %s stores it %s, which is not supported on "
+		                          "device %s with memory of its own; use location device",
+		                          w->name, m->spec, places[at->location],
+		                          r->p->device->name) != NULL;
 	return true;
 }
 

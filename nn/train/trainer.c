@@ -92,6 +92,25 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 	                             t->rank == 0);
 }
 
+/* Checks where an option puts values; name: that of the option of the command. */
+static tess_status check_offload_option(const char *name, const char *value,
+                                        const struct tess_device *device)
+{
+	int32_t location = tess_location_parse(value);
+
+	if (location != TESS_LOCATION_DEVICE && device->mem != TESS_HOST)
+		return tess_fail(TESS_ENOTSUP,
+		                 "--%s %s: device %s has memory of its own, with which it is not "
+		                 "supported; leave it out, or use TESSERA_DEVICE=cpu",
+		                 name, value, device->name);
+	if (value && (!*value || !strcmp(value, "disk")))
+		return tess_fail(TESS_EINVAL,
+		                 "--%s: the strategy names no folder; use --%s DIR, a folder on a "
+		                 "local disk, or ./disk for a folder of that name",
+		                 name, name);
+	return TESS_OK;
+}
+
 tess_status tess_trainer_check(const struct tess_trainer_options *options)
 {
 	struct tess_trainer_options mine = { .size = sizeof mine }, *o = &mine;
@@ -111,7 +130,11 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 		st = tess_run_check_options(o->threads, 0);
 	if (!st)
 		st = tess_device_find(&device, &index);
-	return st ? st : tess_norm_check_device(device);
+	if (!st)
+		st = tess_norm_check_device(device);
+	if (!st)
+		st = check_offload_option("offload-optimizer", o->offload_optimizer, device);
+	return st ? st : check_offload_option("offload-weights", o->offload_weights, device);
 }
 
 static tess_status read_trainer_options(struct tess_trainer *t)
@@ -538,17 +561,22 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 {
 	struct tess_trainer_info info = { 0 };
 	const struct tess_program *p;
+	const uint64_t *file;
 
 	if (TESS_REQUIRE(t, out))
 		return;
 	p = t->programs.first->program;
+	file = t->parameters.offload.layout.bytes;
 	info = (struct tess_trainer_info){ .step = t->step,
 		                           .vocabulary = p->logits->dim[1]->size,
 		                           .positions = p->max_positions,
 		                           .weight_bytes = t->parameters.weight_bytes,
 		                           .gradient_bytes = t->parameters.gradient_bytes,
 		                           .state_bytes = t->parameters.state_bytes,
-		                           .step_bytes = t->memory.bytes };
+		                           .step_bytes = t->memory.bytes,
+		                           .transfer_bytes = t->update.bytes,
+		                           .weight_disk_bytes = file[TESS_REST],
+		                           .state_disk_bytes = file[TESS_STATE] };
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

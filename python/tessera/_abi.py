@@ -114,6 +114,7 @@ class Strategy(Struct):
         ("size", c_uint32), ("threads", c_int32), ("plan", c_char_p), ("mesh", c_char_p), ("overrides", POINTER(c_char_p)),
         ("micro_batches", c_int64), ("pipeline_schedule", c_char_p), ("recompute", POINTER(c_char_p)), ("bucket", c_uint64),
         ("predicted", c_char_p), ("name", c_char_p),
+        ("offload_optimizer", c_char_p), ("offload_weights", c_char_p), ("tile", c_uint64),
     ]
 
 

@@ -265,7 +265,10 @@ START_TEST(refusals)
 		{ "tp=2", "tp:model.layers.*.mlp.up_proj=zero3",
 		  "up_proj: zero3 is for ranks that train on different sequences", 3 },
 		{ "tp=2", "dp:**=zero3", "is for mesh dimension dp", 3 },
-		{ "dp=2", "dp:**=zero3:bf16", "zero3 takes no configuration, not \"bf16\"", 3 },
+		{ "dp=2", "dp:**=zero3:bf16",
+		  "zero3 takes state=disk, state=host, weights=disk or weights=host, "
+		  "or two with a comma, not \"bf16\"",
+		  3 },
 		{ "dp=2", "dp:**=zero4", "did you mean zero1?", 3 },
 		{ "dp=2", "dp:model.layers.*.mlp.up_proj=colwise",
 		  "style colwise cuts along dp, where each rank has sequences of its own", 3 },

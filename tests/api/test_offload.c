@@ -248,12 +248,59 @@ END_TEST
 
 START_TEST(refusals)
 {
-	struct job j = make_kind_job(&kinds[0]);
+	static const struct {
+		const char *state, *weights, *rule, *part;
+	} cases[] = {
+		{ "/nowhere/at/all", NULL, "?a=ddp", "/nowhere/at/all" },
+		{ "disk", NULL, "?a=ddp", "use --offload-optimizer DIR, a folder" },
+		{ NULL, "disk", "?a=ddp", "use --offload-weights DIR, a folder" },
+		{ NULL, NULL, "dp:**=zero1:state=disk", "no folder is given; use --offload-opt" },
+		{ "host", NULL, "dp:**=ddp:state=disk", "no folder is given; use --offload-opt" },
+		{ NULL, NULL, "dp:**=zero3:state=tape", "takes state=disk, state=host" },
+		{ NULL, NULL, "dp:**=zero3:state=disk/", "takes state=disk, state=host" },
+	};
 
-	j.mesh = "dp=2,tp=1";
-	j.state = "/nowhere/at/all";
-	ck_assert(run_offload_job(&j));
-	expect_part(tess_error(), "/nowhere/at/all");
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct job j = make_kind_job(&kinds[0]);
+
+		j.mesh = "dp=2,tp=1";
+		j.state = cases[i].state;
+		j.weights = cases[i].weights;
+		j.overrides = (const char *const[]){ cases[i].rule, NULL };
+		ck_assert_msg(run_offload_job(&j), "%s", cases[i].rule);
+		expect_part(tess_error(), cases[i].part);
+	}
+}
+END_TEST
+
+/* Checks that styles choose, module by module, what is in files. */
+START_TEST(styles_choose)
+{
+	static const struct {
+		const char *mesh, *rule[2];
+	} cases[] = {
+		{ "dp=1,tp=2", { "dp:**=ddp:state=host", "dp:**.mlp.**=ddp:state=disk" } },
+		{ "dp=2,tp=1", { "dp:**=zero3", "dp:**.mlp.**=zero3:state=host" } },
+		{ "dp=2,tp=1", { "dp:**=zero1", "dp:**.mlp.**=zero1:state=host," } },
+	};
+	struct job memory = make_kind_job(&kinds[1]), all = make_kind_job(&kinds[1]);
+
+	all.state = folder;
+	ck_assert_msg(!run_offload_job(&memory) && !run_offload_job(&all), "%s", tess_error());
+	ck_assert(!memory.info.state_disk_bytes && !memory.info.transfer_bytes);
+	ck_assert(all.info.transfer_bytes && all.info.transfer_bytes < 70000);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct job j = make_kind_job(&kinds[1]);
+		const char *const rules[] = { cases[i].rule[0], cases[i].rule[1], NULL };
+
+		j.mesh = cases[i].mesh;
+		j.state = folder;
+		j.overrides = rules;
+		ck_assert_msg(!run_offload_job(&j), "%s: %s", rules[0], tess_error());
+		ck_assert_msg(j.hash == memory.hash, "%s: other bits", rules[0]);
+		ck_assert(j.info.state_disk_bytes &&
+		          j.info.state_disk_bytes < all.info.state_disk_bytes);
+	}
 }
 END_TEST
 
@@ -269,6 +316,8 @@ int main(void)
 	tcase_add_loop_test(t, same_bits, 0, (int)tess_up(KINDS, THIN));
 	tcase_add_test(t, saves);
 	tcase_add_test(t, refusals);
+	if (!TSAN)
+		tcase_add_test(t, styles_choose);
 	status = suite_end(r);
 	snprintf(command, sizeof command, "rm -r %s", folder);
 	return system(command) ? 1 : status;

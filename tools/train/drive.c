@@ -218,6 +218,8 @@ static tess_status begin_run(struct drive *d)
 		st = train_open_report(d->run->options, d->step, d->steps, &d->report);
 	if (!st)
 		tess_tool_check_environment();
+	if (!st)
+		train_report_offload(d->run->options, &d->run->info);
 	if (!st && !d->run->options->save && d->step < d->steps)
 		fprintf(stderr, "tessera train: nothing is saved without --save DIR\n");
 	return st;

@@ -155,6 +155,9 @@ struct tess_trainer_options train_make_options(const struct train_options *a)
 		.recompute = a->recompute.n ? a->recompute.text : NULL,
 		.pipeline_schedule = a->pipeline_schedule,
 		.micro_batches = a->micro,
+		.offload_optimizer = a->offload_optimizer,
+		.offload_weights = a->offload_weights,
+		.tile = a->tile,
 	};
 }
 

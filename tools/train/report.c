@@ -159,6 +159,33 @@ static tess_status write_log_line(struct train_report *p, int64_t step, double l
 	               : TESS_OK;
 }
 
+/* ---- files of state and weights -------------------------------------------------------------- */
+
+/* Prints where an option puts values of rank 0. */
+static void report_offload(const char *option, const char *place, const char *what, uint64_t bytes)
+{
+	if (place && !strcmp(place, "host"))
+		fprintf(stderr,
+		        "tessera train: %s host: the same as without it, since this device "
+		        "computes in memory of the host\n",
+		        option);
+	else if (place)
+		fprintf(stderr, "tessera train: rank 0 keeps %.1f MiB of %s in %s%s\n",
+		        (double)bytes / 1048576, what, place,
+		        bytes ? "" : ": each weight of the model is too small");
+}
+
+void train_report_offload(const struct train_options *a, const struct tess_trainer_info *info)
+{
+	report_offload("--offload-weights", a->offload_weights, "weights and gradients",
+	               info->weight_disk_bytes);
+	report_offload("--offload-optimizer", a->offload_optimizer, "optimizer state",
+	               info->state_disk_bytes);
+	if (info->transfer_bytes)
+		fprintf(stderr, "tessera train: rank 0 has %.1f MiB of memory for their update\n",
+		        (double)info->transfer_bytes / 1048576);
+}
+
 /* ---- progress -------------------------------------------------------------------------------- */
 
 static void print_progress(struct train_report *p, int64_t step,
@@ -166,8 +193,8 @@ static void print_progress(struct train_report *p, int64_t step,
                            const struct tess_training_result *r,
                            const struct tess_trainer_info *info)
 {
-	uint64_t bytes =
-		info->weight_bytes + info->gradient_bytes + info->state_bytes + info->step_bytes;
+	uint64_t bytes = info->weight_bytes + info->gradient_bytes + info->state_bytes +
+	                 info->step_bytes + info->transfer_bytes;
 	int64_t now = tess_now();
 	bool last = step == p->steps || evaluation->made;
 

@@ -17,8 +17,9 @@ struct train_options {
 	int32_t eval_every, save_every, keep, restarts;
 	double lr, min_lr, betas[2], eps, momentum, weight_decay, clip, aux_loss, dropout;
 	int64_t seed;
-	uint64_t bucket;
+	uint64_t bucket, tile;
 	const char *save, *resume, *log, *curve, *flight, *pipeline_schedule;
+	const char *offload_optimizer, *offload_weights; /* a folder, or "host" */
 };
 
 /* Returns the options of the trainer; borrows from `a`. */
@@ -106,6 +107,8 @@ struct train_report {
 /* Opens the log, and keeps its lines up to step `first`, which the run resumes. */
 tess_status train_open_report(const struct train_options *a, int64_t first, int64_t steps,
                               struct train_report *out);
+/* Prints what rank 0 keeps on disk, if an option requests that. */
+void train_report_offload(const struct train_options *a, const struct tess_trainer_info *info);
 /* Reports a completed step. */
 tess_status train_report_step(struct train_report *p, int64_t step, double lr,
                               const struct train_evaluation *evaluation,

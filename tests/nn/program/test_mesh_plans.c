@@ -397,6 +397,9 @@ static const struct tess_strategy written = { .size = sizeof written,
 	                                      .pipeline_schedule = "zb-h1",
 	                                      .recompute = layers,
 	                                      .bucket = UINT64_C(1) << 33,
+	                                      .offload_optimizer = "disk",
+	                                      .offload_weights = "host",
+	                                      .tile = 1 << 20,
 	                                      .predicted = "{\"seconds\":0.5}" };
 
 START_TEST(strategy_is_read_as_written)
@@ -413,6 +416,9 @@ START_TEST(strategy_is_read_as_written)
 	ck_assert_str_eq(read->pipeline_schedule, "zb-h1");
 	ck_assert_str_eq(read->recompute[0], L "mlp");
 	ck_assert_str_eq(read->predicted, "{\"seconds\":0.5}");
+	ck_assert_str_eq(read->offload_optimizer, "disk");
+	ck_assert_str_eq(read->offload_weights, "host");
+	ck_assert_uint_eq(read->tile, 1 << 20);
 	ck_assert(!read->overrides[1] && !read->recompute[1]);
 	ck_assert(!tess_strategy_check_ranks(read, 4));
 	ck_assert_int_eq(tess_strategy_check_ranks(read, 8), TESS_EINVAL);
@@ -447,8 +453,10 @@ START_TEST(strategy_completes_options)
 	all.micro_batches = 3;
 	all.recompute = given;
 	all.pipeline_schedule = "gpipe";
+	all.offload_optimizer = "folder";
 	ck_assert(!tess_strategy_complete(&all, &stages, &s) && s);
 	ck_assert(all.threads == 1 && all.bucket == 2 && all.micro_batches == 3);
+	ck_assert_str_eq(all.offload_optimizer, "folder");
 	ck_assert(all.recompute == given && !strcmp(all.pipeline_schedule, "gpipe"));
 	tess_strategy_free(s);
 	ck_assert(!tess_strategy_complete(&o, &one, &s) && !o.pipeline_schedule);
@@ -456,6 +464,8 @@ START_TEST(strategy_completes_options)
 	o.recompute = NULL;
 	ck_assert(!tess_strategy_complete(&o, &stages, &s));
 	ck_assert(o.threads == 3 && o.bucket == 1L << 33 && o.micro_batches == 8);
+	ck_assert(!strcmp(o.offload_optimizer, "disk") && !strcmp(o.offload_weights, "host"));
+	ck_assert_uint_eq(o.tile, 1 << 20);
 	ck_assert(!strcmp(o.recompute[0], L "mlp") && !strcmp(o.pipeline_schedule, "zb-h1"));
 	tess_strategy_free(s);
 	o.plan = "tp";
