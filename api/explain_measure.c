@@ -31,22 +31,30 @@ uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struc
 	return tess_weight_count_bytes(p, w, rank);
 }
 
-/* Measures the weights between steps, and what training keeps in addition. */
+/* Measures the weights between steps, and what training keeps in addition, without files. */
 static void measure_parameters(const struct explanation *x, const struct tess_program *p,
-                               int32_t rank, struct tess_explained_rank *out)
+                               const struct tess_offload_layout *files,
+                               struct tess_explained_rank *out)
 {
+	int32_t rank = files->rank;
+
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i];
 
 		if (w->compressed)
 			out->weights += tess_weight_count_bytes(p, w, rank);
-		else if (!w->table)
+		else if (!w->table && !files->weight[i].fetched)
 			out->weights += tess_width(w->dtype) *
 			                (uint64_t)tess_weight_get_kept(p, w, rank, TESS_REST).len;
 	}
-	for (int32_t i = 0; i < p->ngradients; i++)
-		out->state +=
-			tess_weight_count_state_bytes(p, p->gradient[i].weight, rank, x->moments);
+	for (int32_t i = 0; i < p->ngradients; i++) {
+		const struct tess_weight *w = p->gradient[i].weight;
+
+		if (!files->weight[w->index].has_state)
+			out->state += tess_weight_count_state_bytes(p, w, rank, x->moments);
+	}
+	out->weights_disk = files->bytes[TESS_REST];
+	out->state_disk = files->bytes[TESS_STATE];
 }
 
 static tess_status measure_rank(struct explanation *x, const struct tess_program *p,
@@ -55,12 +63,13 @@ static tess_status measure_rank(struct explanation *x, const struct tess_program
 	struct tess_explained_rank *out = &pages->rank;
 	struct tess_page_class *page_class =
 		TESS_NEW(&x->arena, struct tess_page_class, l->nclasses + 1);
+	struct tess_offload_layout files;
 
-	if (!page_class)
+	if (!page_class || tess_offload_lay_out(p, l->rank, x->moments, &x->arena, &files))
 		return TESS_ENOMEM;
 	memcpy(page_class, l->page_class, (size_t)l->nclasses * sizeof *page_class);
 	pages->page_class = page_class;
-	measure_parameters(x, p, l->rank, out);
+	measure_parameters(x, p, &files, out);
 	for (int32_t i = 0; i < l->nclasses; i++)
 		out->cache += l->page_class[i].bytes / 64;
 	out->step = l->bytes * (uint64_t)tess_program_count_ahead(p);

@@ -5,23 +5,40 @@
 #include <string.h>
 #include <tessera/names.h>
 
-enum { MEMORY_PARTS = 5 };
+enum { MEMORY_PARTS = 6 };
 
 struct memory_part { /* a part of a rank's memory */
 	const char *name, *key; /* heading; member of JSON */
 	uint64_t bytes;
 };
 
-/* Lists the parts of a rank's memory with their sum. Returns their number. */
+static uint64_t count_disk(const struct tess_explained_rank *r)
+{
+	return r->weights_disk + r->state_disk;
+}
+
+static bool has_files(const struct tess_explanation *e)
+{
+	int32_t r = 0;
+
+	while (r < e->nranks && !count_disk(e->ranks[r]))
+		r++;
+	return r < e->nranks;
+}
+
+/*
+ * Lists the parts of a rank's memory with their sum, and, if ranks have files, the bytes on disk.
+ * Returns their number.
+ */
 static int list_parts(const struct tess_explanation *e, const struct tess_explained_rank *r,
                       int64_t positions, struct memory_part out[MEMORY_PARTS])
 {
 	uint64_t cache = r->cache * (uint64_t)positions;
-	struct memory_part training[] = { { "weights", "weights", r->weights },
-		                          { "gradients", "gradients", r->gradients },
-		                          { "optimizer", "optimizer", r->state },
-		                          { "step", "step", r->step },
-		                          { "total", "total", r->total } };
+	struct memory_part training[] = {
+		{ "weights", "weights", r->weights },   { "gradients", "gradients", r->gradients },
+		{ "optimizer", "optimizer", r->state }, { "step", "step", r->step },
+		{ "total", "total", r->total },         { "on disk", "disk", count_disk(r) }
+	};
 	struct memory_part inference[] = { { "weights", "weights", r->weights },
 		                           { "KV cache", "cache", cache },
 		                           { "step", "step", r->step },
@@ -31,7 +48,7 @@ static int list_parts(const struct tess_explanation *e, const struct tess_explai
 		memcpy(out, inference, sizeof inference);
 	else
 		memcpy(out, training, sizeof training);
-	return e->sequences ? sizeof training / sizeof *training
+	return e->sequences ? sizeof training / sizeof *training - !has_files(e)
 	                    : sizeof inference / sizeof *inference;
 }
 
