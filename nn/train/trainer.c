@@ -424,6 +424,7 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 		st = tess_tied_copy_tables(&t->parameters, t->parts.along);
 	t->waited += tess_now() - began;
 	t->step += !st;
+	t->unusable = st != TESS_OK;
 	return st;
 }
 
@@ -432,7 +433,10 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 {
 	struct step s = { .micro = micro, .n = n, .updates = lr != NULL };
 	int64_t began = tess_now();
-	tess_status st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
+	tess_status st = tess_trainer_check_usable(t);
+
+	if (!st)
+		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 
 	t->waited = tess_now() - began;
 	if (!st)
@@ -445,6 +449,15 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	if (!st && out)
 		copy_result(t, &s, lr != NULL, began, out);
 	return st;
+}
+
+tess_status tess_trainer_check_usable(const struct tess_trainer *t)
+{
+	return t->unusable ? tess_fail(TESS_EIO,
+	                               "step %lld has failed after it had changed some weights; "
+	                               "close the trainer, and resume from the last save",
+	                               (long long)t->step + 1)
+	                   : TESS_OK;
 }
 
 /* Runs a step in the default floating-point state. lr NULL: without the optimizer. */

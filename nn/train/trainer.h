@@ -51,6 +51,8 @@ void tess_trainer_set_profile(struct tess_trainer *t, struct tess_profile *p);
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t);
 const struct tess_trainer_parts *tess_trainer_get_parts(const struct tess_trainer *t);
 const struct tess_optimizer *tess_trainer_get_optimizer(const struct tess_trainer *t);
+/* Fails if a step has failed after it had changed some weights. TESS_EIO. */
+tess_status tess_trainer_check_usable(const struct tess_trainer *t);
 /* Sets the number of steps that have changed weights; the optimizer's next is step + 1. */
 void tess_trainer_set_step(struct tess_trainer *t, int64_t step);
 

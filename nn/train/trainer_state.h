@@ -28,6 +28,7 @@ struct tess_trainer {
 	struct tess_update update;
 	uint64_t seed; /* seed of dropout */
 	int64_t step; /* steps that have changed weights */
+	bool unusable; /* a step has failed after it had changed some weights */
 	int64_t nruns; /* runs of programs */
 	float *losses; /* losses of the rows of a step, in host memory: nlosses */
 	int64_t nlosses;

@@ -3,9 +3,11 @@
  * saves, refusals. The environment makes limits small, so that the weights of small models are in
  * several buckets.
  */
+#include "tests/nn/offload/disk_faults.h"
 #include "tests/support/spawn.h"
 #include "tests/support/suite.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,7 @@
 
 enum { SEQUENCES = 4, IDS = 110, STEPS = 3 };
 
+static char folder[64];
 static const int64_t lengths[SEQUENCES] = { 33, 5, 40, 32 };
 
 struct job { /* of all ranks */
@@ -24,6 +27,7 @@ struct job { /* of all ranks */
 	const char *state, *weights; /* folders */
 	int first, end; /* steps */
 	const char *resume, *save; /* folders; NULL: none */
+	int fails_at; /* the call of the disk in the second step that fails; 0: none */
 	uint64_t hash; /* of everything that must not depend on the job; set by rank 0 */
 	struct tess_trainer_info info; /* of rank 0 */
 };
@@ -56,6 +60,20 @@ static tess_status hash_state(struct tess_trainer *t, int32_t last, uint64_t *ha
 	return st;
 }
 
+/* Checks that no step and no save follows a failure, whose message is returned. */
+static tess_status expect_unusable(struct tess_trainer *t, const struct tess_batch *micro,
+                                   tess_status failed)
+{
+	char message[1024];
+
+	snprintf(message, sizeof message, "%s", tess_error());
+	ck_assert_int_eq(tess_trainer_step(t, micro, 2, 1e-2, NULL), TESS_EIO);
+	expect_part(tess_error(), "resume from the last save");
+	ck_assert_int_eq(tess_trainer_save(t, folder, 0, NULL), TESS_EIO);
+	expect_part(tess_error(), "resume from the last save");
+	return tess_fail(failed, "%s", message);
+}
+
 /* Trains two micro-batches a step, which depend on the step. */
 static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
 {
@@ -71,7 +89,12 @@ static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j
 				ids[k][i] = (i * 37 + i / 7 * 11 + (2 * step + k) * 29) % 90;
 			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
 		}
+		if (step == 1 && j->fails_at)
+			disk_faults_set(&(struct disk_faults){
+				.at = j->fails_at, .calls = 1, .error = EIO });
 		st = tess_trainer_step(t, micro, 2, 1e-2, &r);
+		if (step == 1 && j->fails_at)
+			return expect_unusable(t, micro, st);
 		add_to_hash(hash, &r.loss, sizeof r.loss);
 		add_to_hash(hash, &r.norm, sizeof r.norm);
 	}
@@ -140,8 +163,6 @@ static tess_status run_offload_job(struct job *j)
 	}
 #define TIED "../../../data"
 #define TIED_BF16 "../stories260K-bf16"
-
-static char folder[64];
 
 /* f32 weights, bf16 weights with masters, tied embeddings, experts; and each optimizer. */
 static const struct kind {
@@ -246,6 +267,27 @@ END_TEST
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
+/*
+ * Checks that a disk which fails in an update ends the step on all ranks, and that the trainer is
+ * not used after that.
+ */
+START_TEST(failing_disk)
+{
+	ck_assert(!setenv("TESSERA_DISK_IO", "threads", 1));
+	for (int i = 0; i < 3; i++) {
+		struct job j = make_kind_job(&kinds[1]);
+
+		j.mesh = i ? "dp=2,tp=1" : "tp=1";
+		j.overrides = i ? OVER("dp:**=zero3") : NULL;
+		j.state = folder;
+		j.fails_at = 10 + 60 * i; /* in the second step */
+		ck_assert_int_eq(run_offload_job(&j), TESS_EIO);
+		expect_part(tess_error(), "Input/output error");
+		expect_part(tess_error(), "(bucket ");
+	}
+}
+END_TEST
+
 START_TEST(refusals)
 {
 	static const struct {
@@ -279,9 +321,9 @@ START_TEST(styles_choose)
 	static const struct {
 		const char *mesh, *rule[2];
 	} cases[] = {
-		{ "dp=1,tp=2", { "dp:**=ddp:state=host", "dp:**.mlp.**=ddp:state=disk" } },
-		{ "dp=2,tp=1", { "dp:**=zero3", "dp:**.mlp.**=zero3:state=host" } },
-		{ "dp=2,tp=1", { "dp:**=zero1", "dp:**.mlp.**=zero1:state=host," } },
+		{ "dp=1,tp=2", { "dp:**=ddp:state=host", "dp:layers.*.mlp.*=ddp:state=disk" } },
+		{ "dp=2,tp=1", { "dp:**=zero3", "dp:layers.*.mlp.*=zero3:state=host" } },
+		{ "dp=2,tp=1", { "dp:**=zero1", "dp:layers.*.mlp.*=zero1:state=host" } },
 	};
 	struct job memory = make_kind_job(&kinds[1]), all = make_kind_job(&kinds[1]);
 
@@ -298,8 +340,11 @@ START_TEST(styles_choose)
 		j.overrides = rules;
 		ck_assert_msg(!run_offload_job(&j), "%s: %s", rules[0], tess_error());
 		ck_assert_msg(j.hash == memory.hash, "%s: other bits", rules[0]);
-		ck_assert(j.info.state_disk_bytes &&
-		          j.info.state_disk_bytes < all.info.state_disk_bytes);
+		ck_assert_msg(j.info.state_disk_bytes &&
+		                      j.info.state_disk_bytes < all.info.state_disk_bytes,
+		              "%s: %llu bytes on disk, of %llu", rules[0],
+		              (unsigned long long)j.info.state_disk_bytes,
+		              (unsigned long long)all.info.state_disk_bytes);
 	}
 }
 END_TEST
@@ -311,11 +356,14 @@ int main(void)
 	char command[128];
 	int status;
 
-	snprintf(folder, sizeof folder, "/tmp/tessera-offload-XXXXXX");
+	/* in memory, where the machine has that: blocks of a disk are larger than these buckets */
+	snprintf(folder, sizeof folder, "%s/tessera-offload-XXXXXX",
+	         access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
 	ck_assert(mkdtemp(folder) != NULL);
 	tcase_add_loop_test(t, same_bits, 0, (int)tess_up(KINDS, THIN));
 	tcase_add_test(t, saves);
 	tcase_add_test(t, refusals);
+	tcase_add_test(t, failing_disk);
 	if (!TSAN)
 		tcase_add_test(t, styles_choose);
 	status = suite_end(r);
