@@ -1,7 +1,6 @@
 /* explain_disk.c - what each rank keeps in files, and what a step of training moves from and to them. */
 #include "api/explaining.h"
 #include "core/base/status.h"
-#include "nn/offload/traffic.h"
 #include "nn/train/update.h"
 
 #include <errno.h>
@@ -20,9 +19,10 @@ int64_t tess_explaining_count_micro_batches(const struct explanation *x)
 
 void tess_explaining_measure_files(const struct explanation *x, const struct tess_rank_program *l,
                                    const struct tess_offload_layout *files,
-                                   struct tess_explained_rank *out)
+                                   struct explained_pages *pages)
 {
-	struct tess_traffic micro = { 0 }, all = { 0 };
+	struct tess_explained_rank *out = &pages->rank;
+	struct tess_traffic all = { 0 };
 
 	out->weights_disk = files->bytes[TESS_REST];
 	out->state_disk = files->bytes[TESS_STATE];
@@ -31,12 +31,15 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	out->transfer = tess_update_count_bytes(files);
 	for (int32_t i = 0; i < l->nsteps; i++)
 		if (l->step[i]->kind == TESS_STEP_TRANSFER)
-			tess_traffic_add_transfer(&l->step[i]->transfer, &micro);
-	tess_traffic_add_times(&micro, (uint64_t)tess_explaining_count_micro_batches(x), &all);
+			tess_traffic_add_transfer(&l->step[i]->transfer, &pages->micro);
+	tess_traffic_add_rest(files, &pages->rest);
+	tess_traffic_add_update(files, &pages->update);
+	tess_traffic_add_times(&pages->micro, (uint64_t)tess_explaining_count_micro_batches(x),
+	                       &all);
 	if (files->program->training->accumulate)
 		tess_traffic_subtract_first(files, &all);
-	tess_traffic_add_rest(files, &all);
-	tess_traffic_add_update(files, &all);
+	tess_traffic_add_times(&pages->rest, 1, &all);
+	tess_traffic_add_times(&pages->update, 1, &all);
 	memcpy(out->disk_read, all.read, sizeof out->disk_read);
 	memcpy(out->disk_written, all.written, sizeof out->disk_written);
 }

@@ -1,4 +1,4 @@
-/* disk.c - what ranks keep in files, and what a training step reads from and writes to them. */
+/* files.c - what ranks keep in files, and what a training step reads from and writes to them. */
 #include "api/explain/format.h"
 
 #include <string.h>
