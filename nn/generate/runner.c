@@ -156,7 +156,7 @@ static tess_status open_runner(struct tess_runner *s)
 	st = tess_device_attach(&s->device, &parts->mesh, s->rank, parts->group, parts->along);
 	if (!st)
 		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->rank,
-		                            &s->device, &s->weights);
+		                            &s->device, NULL, &s->weights);
 	st = tess_group_agree_status(parts->all, st, "weights");
 	if (st)
 		return st;

@@ -59,7 +59,8 @@ int32_t build_add_buffer(struct build *b, uint64_t bytes)
 	return b->nbuffers++;
 }
 
-void build_align_value(struct build *b, const struct value *v)
+/* Aligns a buffer for transfers, if it is large. */
+static void align_for_transfer(struct build *b, const struct value *v)
 {
 	struct tess_lifetime *life = &b->buffer[v->buffer].life;
 
@@ -382,6 +383,7 @@ struct tess_step *build_start_transfer(struct build *b, const struct tess_weight
 {
 	struct tess_step *s = build_add_step(b, TESS_STEP_TRANSFER);
 
+	align_for_transfer(b, at);
 	s->started = true;
 	s->transfer = (struct tess_transfer){
 		.weight = w, .what = what, .first = first, .n = n, .writes = writes

@@ -48,6 +48,7 @@ struct build {
 	/* trees over tokens: uncut, and cut by each mesh dimension; ntree 0: not built yet */
 	struct tess_op tokens[1 + TESS_MESH_DIMS];
 	struct build_gradients *gradients; /* in training */
+	struct build_writes *writes; /* of gradients to files */
 	struct build_gathers *gathers;
 	const struct build_tiling *tiling; /* by record, in training (tiles.h) */
 	int32_t nbuffers, nin_place, nuses, record;
@@ -66,8 +67,6 @@ struct value *build_get_value(struct build *b, const struct tess_tensor *t);
 struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
                                  int32_t dtype);
 int32_t build_add_buffer(struct build *b, uint64_t bytes);
-/* Aligns a new temporary for transfers, if it is large. */
-void build_align_value(struct build *b, const struct value *v);
 /* Returns a view of a block of a value. */
 struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
                                int64_t cols);
@@ -175,8 +174,26 @@ void build_place_gradients(struct build *b);
  */
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
-/* Waits for outstanding sums of gradients, after the records of a segment. */
+/* Waits for outstanding sums and writes of gradients, after the records of a segment. */
 void build_finish_gradients(struct build *b);
+/* Returns the empty list of writes under way; NULL: no memory. */
+struct build_writes *build_make_writes(struct build *b);
+/* Returns whether the gradient of a weight is in a file. */
+bool build_is_gradient_stored(const struct build *b, const struct tess_weight *w);
+struct build_earlier { /* what a gradient in a file is added to, or the first part of it */
+	struct tess_step *step; /* reads it; NULL: not started */
+	struct value memory;
+};
+/* Starts reading elements [first, first + n), of which none may be in an unfinished sum. */
+void build_read_earlier(struct build *b, const struct tess_weight *w, int64_t first, int64_t n,
+                        struct build_earlier *out);
+/*
+ * Starts the write of the elements d, from `first` on; earlier: of their sum with what is in the
+ * file, which build_read_earlier may have started to read; NULL: they are the first.
+ */
+void build_store_gradient(struct build *b, const struct tess_weight *w, int64_t first,
+                          const struct value *d, struct build_earlier *earlier);
+void build_finish_stored_gradients(struct build *b);
 /* Starts the transfer of n elements of `what` of a weight, from `first` on, to or from `at`. */
 struct tess_step *build_start_transfer(struct build *b, const struct tess_weight *w, int32_t what,
                                        bool writes, int64_t first, int64_t n,

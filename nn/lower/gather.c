@@ -197,10 +197,7 @@ void build_plan_gathers(struct build *b)
 
 static struct value add_room(struct build *b, const struct item *t)
 {
-	struct value v = build_add_temporary(b, 0, 1, t->n, t->weight->dtype);
-
-	build_align_value(b, &v);
-	return v;
+	return build_add_temporary(b, 0, 1, t->n, t->weight->dtype);
 }
 
 /* Returns the elements of an item that are in the share of a rank, of the weight's n. */
@@ -251,11 +248,10 @@ static void set_gather_source(struct build *b, struct tess_step *s, const struct
 {
 	const char *data = b->weights ? b->weights[t->weight->index].data : NULL;
 	int64_t from;
-	struct tess_run kept = find_kept_share(b, t, &from);
-	struct value at = build_slice_value(&t->value, 0, 1, kept.start, kept.len);
 
-	if (is_fetched(b, t->weight))
-		build_add_pointer(b, (void **)(uintptr_t)&s->coll.src, &at);
+	find_kept_share(b, t, &from);
+	if (is_fetched(b, t->weight)) /* src == dst: each block is in its place */
+		build_add_pointer(b, (void **)(uintptr_t)&s->coll.src, &t->value);
 	else if (data)
 		s->coll.src = data + from * (int64_t)tess_width(t->weight->dtype);
 }

@@ -9,6 +9,8 @@
  * A gradient that is larger than a bucket or a tile is computed in ranges of rows, each of which is
  * a bucket: only a few of its buckets exist at a time. On a device with inexact sums a bucket has
  * one node, and its sum is one collective, on a separate stream.
+ *
+ * The gradient of a weight in a file is there, too (stored_gradient.c).
  */
 #include "core/base/status.h"
 #include "nn/lower/build.h"
@@ -23,6 +25,7 @@ struct slot { /* a gradient record, or a range of rows of it */
 	int64_t n; /* elements of this rank's part of the weight */
 	int64_t lo, len; /* its range of these elements: all, unless it is a range of rows */
 	int64_t at; /* offset of its elements in a node of the bucket */
+	struct build_earlier earlier; /* in a file: what the slot is added to */
 };
 
 struct bucket {
@@ -45,7 +48,7 @@ struct build_gradients {
 	int32_t nslots;
 	struct bucket *bucket; /* room for one per slot */
 	int32_t nbuckets, nstarted, nwaited;
-	struct value *memory; /* by weight: this rank's gradient, as one row */
+	struct value *memory; /* by weight: this rank's gradient in memory, as one row */
 };
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -93,11 +96,19 @@ static struct tess_run find_kept_part(const struct build *b, const struct slot *
 	return part;
 }
 
+static struct tess_view *describe_gradient(struct build *b, const struct tess_weight *w, int64_t n)
+{
+	struct tess_view *view = &b->l->gradient[w->index];
+
+	*view = (struct tess_view){ .dtype = TESS_F32, .ndim = 1, .shape = { n }, .stride = { 1 } };
+	return view;
+}
+
 /* Places `kept` elements for a weight at the end of a buffer in the memory of gradients. */
 static void place_memory(struct build *b, const struct tess_weight *w, int32_t buffer, int64_t kept)
 {
 	struct build_gradients *g = b->gradients;
-	struct tess_view *view = &b->l->gradient[w->index];
+	struct tess_view *view = describe_gradient(b, w, kept);
 	struct value *v = &g->memory[w->index];
 
 	*v = (struct value){ .allocated = true,
@@ -109,9 +120,6 @@ static void place_memory(struct build *b, const struct tess_weight *w, int32_t b
 		             .row_stride = kept,
 		             .node_stride = kept };
 	b->buffer[buffer].life.bytes += 4 * (uint64_t)kept;
-	*view = (struct tess_view){
-		.dtype = TESS_F32, .ndim = 1, .shape = { kept }, .stride = { 1 }
-	};
 	build_add_pointer(b, &view->data, v);
 }
 
@@ -139,6 +147,10 @@ static void place_finished(struct build *b, struct slot *s, struct value *v)
 	int32_t buffer;
 
 	v->allocated = false;
+	if (build_is_gradient_stored(b, w)) {
+		describe_gradient(b, w, find_kept_run(b, w, s->n).len);
+		return;
+	}
 	if (!b->gradients->memory[w->index].allocated) {
 		buffer = open_memory(b);
 		if (b->status)
@@ -230,7 +242,8 @@ static void assign_slot(struct build *b, struct slot *s)
 	/* there may be finished gradients between those of a bucket */
 	s->bucket->nslots = (int32_t)(s - s->bucket->slot) + 1;
 	s->bucket->count += s->len;
-	s->bucket->direct &= !is_added(s->record);
+	s->bucket->direct &=
+		!is_added(s->record) && !build_is_gradient_stored(b, s->record->weight[0]);
 }
 
 static void place_bucket(struct build *b, struct bucket *k)
@@ -253,7 +266,9 @@ static void place_bucket(struct build *b, struct bucket *k)
 		if (s->bucket != k)
 			continue;
 		k->kept += find_kept_part(b, s).len;
-		if (!b->gradients->memory[w->index].allocated)
+		if (build_is_gradient_stored(b, w))
+			describe_gradient(b, w, find_kept_run(b, w, s->n).len);
+		else if (!b->gradients->memory[w->index].allocated)
 			place_memory(b, w, k->memory, find_kept_run(b, w, s->n).len);
 		if (k->packed)
 			continue;
@@ -316,13 +331,14 @@ void build_place_gradients(struct build *b)
 		if (visit_gradient(b, p->record[i]))
 			n += count_slots(b, i);
 	b->gradients = g;
+	b->writes = build_make_writes(b);
 	b->l->gradient = TESS_NEW(arena, struct tess_view, p->nweights);
 	if (g) {
 		g->slot = g->next = TESS_NEW(arena, struct slot, n);
 		g->bucket = TESS_NEW(arena, struct bucket, n);
 		g->memory = TESS_NEW(arena, struct value, p->nweights);
 	}
-	if (!g || !b->l->gradient || !g->slot || !g->bucket || !g->memory) {
+	if (!g || !b->writes || !b->l->gradient || !g->slot || !g->bucket || !g->memory) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
@@ -358,11 +374,17 @@ static struct value slice_memory(const struct build *b, const struct slot *s)
 }
 
 /* Stores this rank's elements of a slot; d: their finished sum. */
-static void put_into_memory(struct build *b, const struct slot *slot, const struct value *d)
+static void store_slot(struct build *b, struct slot *slot, const struct value *d)
 {
-	struct value to = slice_memory(b, slot);
+	struct value to;
 	struct tess_step *s;
 
+	if (build_is_gradient_stored(b, slot->record->weight[0])) {
+		build_store_gradient(b, slot->record->weight[0], find_kept_part(b, slot).start, d,
+		                     is_added(slot->record) ? &slot->earlier : NULL);
+		return;
+	}
+	to = slice_memory(b, slot);
 	if (!is_added(slot->record)) {
 		if (d->buffer != to.buffer || d->offset != to.offset)
 			build_add_copy(b, d, &to);
@@ -376,14 +398,51 @@ static void put_into_memory(struct build *b, const struct slot *slot, const stru
 	build_set_output(b, s, 0, &to);
 }
 
-static void add_finished_gradient(struct build *b, const struct slot *s)
+/* Starts reading what a slot is added to, if that is in a file. */
+static void read_earlier(struct build *b, struct slot *s)
+{
+	const struct tess_weight *w = s->record->weight[0];
+	struct tess_run part = find_kept_part(b, s);
+
+	if (is_added(s->record) && build_is_gradient_stored(b, w))
+		build_read_earlier(b, w, part.start, part.len, &s->earlier);
+}
+
+/* Returns whether an outstanding sum, or the bucket after these, has a gradient of w. */
+static bool is_summed(const struct build *b, const struct tess_weight *w, bool next)
+{
+	const struct build_gradients *g = b->gradients;
+
+	for (int32_t i = g->nwaited; i < g->nstarted + next && i < g->nbuckets; i++)
+		for (int32_t k = 0; k < g->bucket[i].nslots; k++)
+			if (g->bucket[i].slot[k].record->weight[0] == w)
+				return true;
+	return false;
+}
+
+/* Reads ahead what the next slot is added to, unless its bucket does, or that is not there yet. */
+static void read_ahead(struct build *b, const struct slot *now)
+{
+	struct build_gradients *g = b->gradients;
+	const struct tess_record *next;
+
+	if (g->next == g->slot + g->nslots || g->next->bucket)
+		return;
+	next = g->next->record;
+	if (!is_summed(b, next->weight[0], true) && next->stage == now->record->stage &&
+	    next->action == now->record->action)
+		read_earlier(b, g->next);
+}
+
+static void add_finished_gradient(struct build *b, struct slot *s)
 {
 	const struct tess_record *rec = s->record;
 	struct tess_run kept = find_kept_run(b, rec->weight[0], s->n);
 	struct value flat = flatten_value(b, build_get_value(b, rec->in[0]));
 	struct value mine = build_slice_value(&flat, 0, 1, kept.start, kept.len);
 
-	put_into_memory(b, s, &mine);
+	store_slot(b, s, &mine);
+	read_ahead(b, s);
 }
 
 /* Moves the nodes of a gradient to where the sum reads them: rank by rank, or in place. */
@@ -470,13 +529,13 @@ static void finish_bucket(struct build *b, const struct bucket *k)
 	build_keep_value(b, &k->node);
 	build_keep_value(b, &k->sum);
 	for (int32_t i = 0; i < k->nslots && !k->direct; i++) {
-		const struct slot *s = &k->slot[i];
+		struct slot *s = &k->slot[i];
 		int64_t n = find_kept_part(b, s).len;
 		struct value d = build_slice_value(&k->sum, 0, 1, at, n);
 
 		if (s->bucket != k)
 			continue;
-		put_into_memory(b, s, &d);
+		store_slot(b, s, &d);
 		at += n;
 	}
 }
@@ -498,11 +557,39 @@ static void finish_oldest_bucket(struct build *b)
 	finish_bucket(b, &b->gradients->bucket[b->gradients->nwaited++]);
 }
 
+/* Returns whether a slot is added to another one of its bucket, which is not in the file yet. */
+static bool follows_slot(const struct slot *s)
+{
+	for (const struct slot *o = s->bucket->slot; o < s; o++)
+		if (o->record->weight[0] == s->record->weight[0])
+			return true;
+	return false;
+}
+
+/* Reads ahead what the slots of a bucket are added to, after sums of the same gradients. */
+static void read_earlier_bucket(struct build *b, struct bucket *k)
+{
+	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
+		struct slot *s = &k->slot[i];
+
+		if (s->bucket != k || !is_added(s->record) || follows_slot(s) ||
+		    !build_is_gradient_stored(b, s->record->weight[0]))
+			continue;
+		while (is_summed(b, s->record->weight[0], false))
+			finish_oldest_bucket(b);
+		read_earlier(b, s);
+	}
+}
+
 static void start_next_bucket(struct build *b)
 {
+	struct bucket *k = &b->gradients->bucket[b->gradients->nstarted];
+
 	while (is_full(b) && !b->status)
 		finish_oldest_bucket(b);
-	start_bucket(b, &b->gradients->bucket[b->gradients->nstarted++]);
+	read_earlier_bucket(b, k);
+	b->gradients->nstarted++;
+	start_bucket(b, k);
 }
 
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row)
@@ -549,5 +636,6 @@ void build_finish_gradients(struct build *b)
 	b->record--; /* the last record */
 	while (b->gradients->nwaited < b->gradients->nstarted && !b->status)
 		finish_oldest_bucket(b);
+	build_finish_stored_gradients(b);
 	b->record++;
 }

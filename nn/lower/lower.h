@@ -117,8 +117,8 @@ struct tess_rank_program {
 	void *logits;
 	/*
 	 * in training: bytes of all gradients, and f32 [n], flat, by weight, whose data binding
-	 * sets; ndim 0: the weight has no gradient. Of a tied head in another stage than its table,
-	 * ranks with the table have room for the bytes of a bucket.
+	 * sets; NULL: it is in a file; ndim 0: the weight has no gradient. Of a tied head in
+	 * another stage than its table, ranks with the table have room for the bytes of a bucket.
 	 */
 	uint64_t gradient_bytes;
 	struct tess_view *gradient;

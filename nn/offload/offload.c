@@ -66,27 +66,59 @@ static uint64_t take_extent(uint64_t *end, uint64_t bytes)
 	return at;
 }
 
-/* Places what a rank keeps of a weight behind what the files have so far. */
-static void place_stored_weight(struct tess_offload_layout *s, const struct tess_weight *w,
-                                int64_t *buckets)
+/* Finds the first weight that reads `table` as a tied head; NULL: none. */
+static const struct tess_weight *find_tied_head(const struct tess_program *p,
+                                                const struct tess_weight *table)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (p->weight[i]->table == table)
+			return p->weight[i];
+	return NULL;
+}
+
+/* Returns whether a gradient is stored for w: that of a tied head may be apart (nn/backward). */
+static bool has_own_gradient(const struct tess_program *p, const struct tess_weight *w)
+{
+	const struct tess_weight *table = tess_weight_get_table(w);
+
+	if (!is_trained(p, table ? table : w))
+		return false;
+	return w->table ? find_tied_head(p, w->table) == w : !w->copies || !find_tied_head(p, w);
+}
+
+/* Places the weight that a rank keeps, and its gradient, behind what the file has so far. */
+static void place_rest(struct tess_offload_layout *s, const struct tess_weight *w)
+{
+	const struct tess_program *p = s->program;
+	struct tess_stored_weight *at = &s->weight[w->index];
+	const struct tess_weight *home = w->table ? w->table : w;
+	struct tess_run rest = tess_weight_get_kept(p, home, s->rank, TESS_REST);
+	struct tess_run state = tess_weight_get_kept(p, home, s->rank, TESS_STATE);
+	bool fetched = tess_weight_is_fetched(p, home, s->rank);
+
+	at->fetched = fetched && !w->table;
+	at->has_gradient = fetched && has_own_gradient(p, w);
+	if (at->fetched)
+		at->weight = take_extent(&s->bytes[TESS_REST],
+		                         (uint64_t)rest.len * tess_width(w->dtype));
+	if (at->has_gradient)
+		at->gradient =
+			take_extent(&s->bytes[TESS_REST], (uint64_t)state.len * sizeof(float));
+}
+
+/* Places masters and moments. */
+static void place_state(struct tess_offload_layout *s, const struct tess_weight *w,
+                        int64_t *buckets)
 {
 	const struct tess_program *p = s->program;
 	struct tess_stored_weight *at = &s->weight[w->index];
 	struct tess_run rest = tess_weight_get_kept(p, w, s->rank, TESS_REST);
 	struct tess_run state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
 	int64_t most = tess_offload_get_bucket(p);
-	bool trained = is_trained(p, w);
 
-	at->trained = trained;
-	at->fetched = tess_weight_is_fetched(p, w, s->rank);
+	at->trained = is_trained(p, w);
 	at->arrays = s->moments + !tess_weight_is_own_master(w, rest, state);
-	at->has_state = trained && at->arrays && tess_weight_has_stored_state(p, w, s->rank);
-	if (at->fetched)
-		at->weight = take_extent(&s->bytes[TESS_REST],
-		                         (uint64_t)rest.len * tess_width(w->dtype));
-	if (at->fetched && trained)
-		at->gradient =
-			take_extent(&s->bytes[TESS_REST], (uint64_t)state.len * sizeof(float));
+	at->has_state = at->trained && at->arrays && tess_weight_has_stored_state(p, w, s->rank);
 	if (!at->has_state)
 		return;
 	at->bucket = *buckets;
@@ -108,9 +140,11 @@ tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int
 	out->weight = TESS_NEW(arena, struct tess_stored_weight, p->nweights);
 	if (!out->weight)
 		return TESS_ENOMEM;
-	for (int32_t i = 0; i < p->nweights; i++)
+	for (int32_t i = 0; i < p->nweights; i++) {
+		place_rest(out, p->weight[i]);
 		if (!p->weight[i]->table)
-			place_stored_weight(out, p->weight[i], &buckets);
+			place_state(out, p->weight[i], &buckets);
+	}
 	return TESS_OK;
 }
 
@@ -125,7 +159,7 @@ static bool find_rest(const struct tess_offload_layout *s, const struct tess_wei
 	out->bucket = -1;
 	out->offset = is_weight ? stored->weight + (uint64_t)at * tess_width(w->dtype)
 	                        : stored->gradient + (uint64_t)at * sizeof(float);
-	return stored->fetched && (is_weight || stored->trained);
+	return is_weight ? stored->fetched : stored->has_gradient;
 }
 
 /* Finds elements of array k of the state. */

@@ -33,7 +33,8 @@ bool tess_weight_has_stored_state(const struct tess_program *p, const struct tes
 struct tess_stored_weight {
 	uint64_t weight, gradient, state; /* offsets in the files */
 	int32_t arrays; /* of its state: masters and moments */
-	bool trained, fetched, has_state; /* else the offsets are not used */
+	bool trained;
+	bool fetched, has_gradient, has_state; /* else the offsets are not used */
 	int64_t bucket; /* number of its first bucket */
 };
 

@@ -2,6 +2,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "nn/offload/offload.h"
 #include "nn/program/compressed.h"
 #include "nn/program/storage.h"
 
@@ -40,6 +41,7 @@ void tess_weight_decisions_describe(const struct tess_weight_decision *list, int
 		[TESS_STORE_PANELS] = "panels",
 		[TESS_STORE_COMPRESSED] = "compressed panels",
 		[TESS_STORE_SHARE] = "share of rows",
+		[TESS_STORE_FILE] = "file",
 	};
 
 	for (int32_t i = 0; i < n; i++)
@@ -127,6 +129,7 @@ void tess_weight_decision_set(const struct tess_parts *l, struct tess_weight_dec
 		d->bytes = local;
 		break;
 	case TESS_STORE_SHARE:
+	case TESS_STORE_FILE:
 		d->view = (struct tess_view){ .dtype = w->dtype, .ndim = 1 };
 		d->view.shape[0] = share;
 		d->view.stride[0] = 1;
@@ -146,6 +149,11 @@ void tess_weight_decision_set(const struct tess_parts *l, struct tess_weight_dec
 	}
 }
 
+static bool is_in_file(const struct tess_parts *l, const struct tess_weight *w)
+{
+	return tess_weight_is_fetched(l->p, w, l->rank);
+}
+
 /* Finds why the weight cannot stay in the checkpoint's mapping, even for a while; NULL: it can. */
 static tess_status find_obstacle(struct tess_parts *l, const struct tess_device *device,
                                  const struct tess_weight_decision *d, const char **reason)
@@ -154,7 +162,8 @@ static tess_status find_obstacle(struct tess_parts *l, const struct tess_device 
 	struct tess_part part;
 	tess_status st;
 
-	*reason = w->rest_cut                ? "cut along dp at rest"
+	*reason = is_in_file(l, w)           ? "offloaded between uses"
+	          : w->rest_cut              ? "cut along dp at rest"
 	          : l->p->training           ? "training changes it"
 	          : device->mem != TESS_HOST ? "the device has memory of its own"
 	          : w->ndim == 3             ? "experts"
@@ -178,10 +187,11 @@ static tess_status decide_stored(struct tess_parts *l, const struct tess_device 
 {
 	const char *obstacle;
 	tess_status st = find_obstacle(l, device, d, &obstacle);
-	int32_t kind = !obstacle             ? (d->panels ? TESS_STORE_WAITING : TESS_STORE_MAPPED)
-	               : d->weight->rest_cut ? TESS_STORE_SHARE
-	               : d->panels           ? TESS_STORE_PANELS
-	                                     : TESS_STORE_ROWS;
+	int32_t kind = !obstacle ? (d->panels ? TESS_STORE_WAITING : TESS_STORE_MAPPED)
+	               : is_in_file(l, d->weight) ? TESS_STORE_FILE
+	               : d->weight->rest_cut      ? TESS_STORE_SHARE
+	               : d->panels                ? TESS_STORE_PANELS
+	                                          : TESS_STORE_ROWS;
 
 	if (!st)
 		tess_weight_decision_set(l, d, kind,

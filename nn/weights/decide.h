@@ -21,7 +21,8 @@ enum {
 	TESS_STORE_ROWS, /* a copy of the rank's part, dense as stored */
 	TESS_STORE_PANELS,
 	TESS_STORE_COMPRESSED, /* panels of 4, 8 or 12 bits */
-	TESS_STORE_SHARE /* of training: a share of the rows, cut along dp at rest */
+	TESS_STORE_SHARE, /* of training: a share of the rows, cut along dp at rest */
+	TESS_STORE_FILE /* of training: the rows, or a share of them, in a file (nn/offload) */
 };
 
 struct tess_weight_decision {
@@ -30,7 +31,7 @@ struct tess_weight_decision {
 	int32_t dtype; /* in memory */
 	bool panels; /* the layout is panels, and linear ops read the weight */
 	uint64_t mapped; /* bytes that are read in the mapping; WAITING: until they are packed */
-	uint64_t bytes; /* bytes that are allocated; WAITING: by packing */
+	uint64_t bytes; /* bytes that are allocated; WAITING: by packing; FILE: in the file */
 	struct tess_view view; /* the view of these bytes, with data NULL */
 	const char *reason; /* a static string: "stored [in, out]" */
 };

@@ -127,24 +127,35 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 	return tess_device_clear(&s->weights.device, "training", memory, bytes);
 }
 
+/* Opens the files of a rank, and loads its weights into them, or into memory. */
+static tess_status load_stored_weights(struct tess_parameters *s, const struct tess_source *source,
+                                       const struct tess_opened_device *device, int32_t moments,
+                                       const char *const dir[2])
+{
+	const struct tess_program *p = s->program;
+	struct tess_offload_layout layout;
+	tess_status st = tess_offload_lay_out(p, s->rank, moments, &s->arena, &layout);
+
+	if (!st)
+		st = tess_offload_open(&layout, dir, &s->offload);
+	if (!st)
+		st = tess_rank_weights_load(p, source, s->rank, device, &s->offload, &s->weights);
+	s->weight_bytes = s->weights.bytes;
+	return st;
+}
+
 tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
                                  int32_t rank, const struct tess_opened_device *device,
                                  int32_t moments, const char *const dir[2],
                                  struct tess_parameters *out)
 {
 	struct tess_parameters s = { .program = p, .rank = rank };
-	struct tess_offload_layout layout;
-	tess_status st = tess_rank_weights_load(p, source, rank, device, &s.weights);
+	tess_status st = load_stored_weights(&s, source, device, moments, dir);
 
-	if (st)
-		return st;
-	s.weight_bytes = s.weights.bytes;
 	s.each = TESS_NEW(&s.arena, struct tess_parameter, p->nweights);
-	st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors) : TESS_ENOMEM;
 	if (!st)
-		st = tess_offload_lay_out(p, rank, moments, &s.arena, &layout);
-	if (!st)
-		st = tess_offload_open(&layout, dir, &s.offload);
+		st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors)
+		            : TESS_ENOMEM;
 	if (!st) {
 		find_spans(&s);
 		s.state_bytes = (uint64_t)lay_out_state(&s, moments, NULL) * sizeof *s.state;
@@ -181,39 +192,10 @@ tess_status tess_parameters_reserve_gradients(struct tess_parameters *s,
 
 void tess_parameters_find_gradients(struct tess_parameters *s, const struct tess_rank_program *l)
 {
-	for (int32_t i = 0; i < s->program->nweights; i++)
+	for (int32_t i = 0; i < s->program->nweights; i++) {
+		s->each[i].has_gradient = l->gradient[i].ndim;
 		s->each[i].gradient = l->gradient[i].data;
-}
-
-tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_group *shards)
-{
-	const struct tess_program *p = s->program;
-	int32_t n = shards ? tess_group_size(shards) : 0;
-	uint64_t *counts = calloc((size_t)n + 1, sizeof *counts);
-	tess_status st = counts ? TESS_OK : TESS_ENOMEM;
-
-	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		const struct tess_weight *w = p->weight[i];
-		const struct tess_parameter *a = &s->each[i];
-		struct tess_coll c = { .size = sizeof c,
-			               .kind = TESS_ALL_GATHER,
-			               .dtype = w->dtype,
-			               .mem = s->weights.device.table->mem,
-			               .stream = s->weights.device.stream,
-			               .src = a->weight,
-			               .dst = a->weight,
-			               .count = (uint64_t)a->state.len,
-			               .recv_counts = counts,
-			               .where = w->name };
-
-		if (w->table || !a->trained || !w->state_cut || w->rest_cut)
-			continue;
-		for (int32_t q = 0; q < n; q++)
-			counts[q] = (uint64_t)tess_program_get_share(p, a->rest.len, q).len;
-		st = tess_group_run(shards, &c);
 	}
-	free(counts);
-	return st;
 }
 
 void tess_parameters_free(struct tess_parameters *s)

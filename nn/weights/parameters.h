@@ -17,7 +17,8 @@ struct tess_parameter { /* one weight */
 	void *weight; /* in its dtype */
 	/* of an f32 weight the state's span of `weight`, else memory of its own */
 	float *master;
-	float *gradient; /* gradient of the last step */
+	bool has_gradient; /* the last step has computed one, or has room for a part of it */
+	float *gradient; /* gradient of the last step; NULL: in a file, or none */
 	float *moment[2];
 };
 

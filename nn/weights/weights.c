@@ -18,6 +18,7 @@ enum { SLAB_ALIGN = 256 }; /* bytes: alignment of a weight in a slab */
 
 struct tess_weights_loader {
 	struct tess_parts parts;
+	const struct tess_offload *files; /* of weights that are in a file; NULL: none */
 	int32_t next; /* no weight before it is WAITING */
 	char *slab; /* the unused rest of the current slab: slab_left bytes */
 	uint64_t slab_left;
@@ -127,12 +128,42 @@ static tess_status pack_quantized_units(const struct tess_rank_weights *h,
 	return st ? tess_fail_in(st, "%s", p->w->name) : st;
 }
 
+struct kept_rows { /* the elements of a rank's part of a weight that it keeps */
+	struct tess_run kept;
+	char *data; /* memory; NULL: they are in a file */
+	int64_t before; /* elements of the part before the matrix that is loaded */
+};
+
+/* Copies rows from row `at` of a matrix on, as far as they are kept, to memory or to a file. */
+static tess_status copy_kept_rows(const struct tess_rank_weights *h, const struct tess_part *p,
+                                  const struct kept_rows *k, int64_t at,
+                                  const struct tess_view *rows)
+{
+	int64_t first = k->before + at * p->cols, lo = first, hi = first + rows->shape[0] * p->cols;
+	int64_t end = k->kept.start + k->kept.len;
+	uint64_t width = tess_width(p->dtype);
+	char *from;
+
+	lo = lo > k->kept.start ? lo : k->kept.start;
+	hi = hi < end ? hi : end;
+	if (lo >= hi)
+		return TESS_OK;
+	from = (char *)rows->data + (uint64_t)(lo - first) * width;
+	if (!k->data)
+		return tess_offload_move(h->loader->files, p->w, TESS_WEIGHT, lo - k->kept.start,
+		                         hi - lo, true, from);
+	return tess_device_move(&h->device, p->w->name,
+	                        k->data + (uint64_t)(lo - k->kept.start) * width, from,
+	                        (uint64_t)(hi - lo) * width);
+}
+
 /*
- * Copies rows, or packs panels, to `to`, which is allocated memory. Works slab by slab, and drops
- * mapped pages once read, so that no weight is in memory twice. A slab of a weight stored as [in,
- * out] is a range of columns of all panels.
+ * Packs panels to `to`, which is allocated memory, or copies rows to `keep`. Works slab by slab,
+ * and drops mapped pages once read, so that no weight is in memory twice. A slab of a weight stored
+ * as [in, out] is a range of columns of all panels.
  */
-static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, struct tess_view to)
+static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, struct tess_view to,
+                             const struct kept_rows *keep)
 {
 	const struct tess_opened_device *d = &h->device;
 	struct tess_parts *parts = &h->loader->parts;
@@ -156,15 +187,15 @@ static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, s
 			break;
 		if (transposed)
 			tess_view_swap_axes(&rows, 0);
-		to.data = start + at * (transposed ? 16 * element_size : row);
+		if (panels)
+			to.data = start + at * (transposed ? 16 * element_size : row);
 		if (compressed)
 			to.data = start + at / 16 * to.stride[0];
 		if (compressed && to.dtype != TESS_BF12) {
 			st = pack_quantized_units(h, p, &rows, to);
 		} else {
 			st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)
-			            : tess_device_move(d, name, to.data, rows.data,
-			                               (uint64_t)(n * row));
+			            : copy_kept_rows(h, p, keep, at, &rows);
 		}
 		tess_parts_drop(parts, p);
 	}
@@ -205,12 +236,13 @@ static tess_status load_heads(struct tess_rank_weights *h, const struct tess_par
 
 /* Loads one matrix, or the matrices of this rank's experts, which may be in separate files. */
 static tess_status load_parts(struct tess_rank_weights *h, const struct tess_weight *w,
-                              const struct tess_view *v)
+                              const struct tess_view *v, const struct kept_rows *keep)
 {
 	struct tess_parts *parts = &h->loader->parts;
 	struct tess_weight stored = *w;
 	struct tess_view one = *v;
 	struct tess_run experts = { 0, 1 };
+	struct kept_rows rows = *keep;
 	struct tess_part p;
 	int64_t each = 0;
 	tess_status st = TESS_OK;
@@ -233,48 +265,47 @@ static tess_status load_parts(struct tess_rank_weights *h, const struct tess_wei
 		st = tess_parts_find(parts, &stored, experts.start + e, &p);
 		if (st)
 			return st;
-		one.data = (char *)v->data + e * each;
+		if (v->data)
+			one.data = (char *)v->data + e * each;
+		rows.before = e * p.rows * p.cols;
 		st = w->heads && v->layout == TESS_PANELS ? load_heads(h, &p, one.data)
-		                                          : load_part(h, &p, one);
+		                                          : load_part(h, &p, one, &rows);
 	}
 	return st;
 }
 
-/* Loads all rows into temporary memory, and copies the share to `data`. */
-static tess_status load_share(struct tess_rank_weights *h, const struct tess_weight_decision *d,
-                              char *data)
+/* Loads the elements that a rank keeps into memory, or into a file. */
+static tess_status load_kept_rows(struct tess_rank_weights *h, const struct tess_weight_decision *d,
+                                  char *data)
 {
 	const struct tess_parts *parts = &h->loader->parts;
 	struct tess_weight_decision rows = *d;
-	const char *name = d->weight->name;
-	struct tess_run kept = tess_weight_get_kept(parts->p, d->weight, parts->rank, TESS_REST);
-	tess_status st;
+	struct kept_rows keep = { .data = data };
 
+	keep.kept = tess_weight_get_kept(parts->p, d->weight, parts->rank, TESS_REST);
 	tess_weight_decision_set(parts, &rows, TESS_STORE_ROWS, NULL);
-	st = tess_device_alloc(&h->device, NULL, rows.bytes, &rows.view.data);
-	if (st)
-		return tess_fail_in(st, "%s", name);
-	st = load_parts(h, d->weight, &rows.view);
-	if (!st)
-		st = tess_device_move(&h->device, name, data,
-		                      (char *)rows.view.data +
-		                              (uint64_t)kept.start * tess_width(d->dtype),
-		                      d->bytes);
-	tess_device_free(&h->device, rows.view.data);
-	return st;
+	return load_parts(h, d->weight, &rows.view, &keep);
+}
+
+static tess_status load_into_file(struct tess_rank_weights *h, int32_t i)
+{
+	h->view[i] = h->decision[i].view;
+	return load_kept_rows(h, &h->decision[i], NULL);
 }
 
 static tess_status load_into_memory(struct tess_rank_weights *h, int32_t i)
 {
 	const struct tess_weight_decision *d = &h->decision[i];
 	struct tess_view v = d->view;
+	struct kept_rows none = { 0 };
+	bool rows = d->kind == TESS_STORE_ROWS || d->kind == TESS_STORE_SHARE;
 	char *data = NULL;
 	tess_status st = alloc_weight_memory(h, i, &data);
 
 	if (st)
 		return st;
 	v.data = data;
-	st = d->kind == TESS_STORE_SHARE ? load_share(h, d, data) : load_parts(h, d->weight, &v);
+	st = rows ? load_kept_rows(h, d, data) : load_parts(h, d->weight, &v, &none);
 	if (st) {
 		release_weight_memory(h, i, data);
 		return st;
@@ -307,7 +338,7 @@ static void view_table(struct tess_rank_weights *h, int32_t i)
 	struct tess_view *v = &h->view[i];
 
 	*v = h->view[w->table->index];
-	for (int32_t a = 0; a < 2 && !w->rest_cut; a++) {
+	for (int32_t a = 0; a < 2 && v->data && !w->rest_cut; a++) {
 		int32_t along = tess_places_find(w->place, parts->p->mesh.ndims, TESS_SHARD, a);
 
 		if (along < 0 || tess_place_is(w->table->place[along], TESS_SHARD, a))
@@ -329,6 +360,8 @@ static tess_status execute_decision(struct tess_rank_weights *h, int32_t i)
 	case TESS_STORE_MAPPED:
 	case TESS_STORE_WAITING:
 		return map_rows(h, i);
+	case TESS_STORE_FILE:
+		return load_into_file(h, i);
 	default:
 		return load_into_memory(h, i);
 	}
@@ -426,12 +459,14 @@ static tess_status open_loader(struct tess_rank_weights *h, const struct tess_pr
 
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
                                    int32_t rank, const struct tess_opened_device *device,
-                                   struct tess_rank_weights *out)
+                                   const struct tess_offload *files, struct tess_rank_weights *out)
 {
 	struct tess_rank_weights h = { .n = p->nweights, .device = *device };
 	bool waits = false;
 	tess_status st = open_loader(&h, p, source, rank);
 
+	if (!st)
+		h.loader->files = files;
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		st = load_weight(&h, i);
 		waits = waits || h.decision[i].kind == TESS_STORE_WAITING;

@@ -2,6 +2,7 @@
 #ifndef TESS_NN_WEIGHTS_H
 #define TESS_NN_WEIGHTS_H
 
+#include "nn/offload/offload.h"
 #include "nn/program/program.h"
 #include "nn/program/source.h"
 #include "nn/weights/decide.h"
@@ -21,12 +22,13 @@ struct tess_rank_weights {
  * Loads the part of every weight of `p` that `rank` of its mesh holds, as tess_weights_decide
  * decides. Copies and panels are written slab by slab from the mapping, whose pages are dropped
  * once read. `bytes` and `mapped` are sums over the decisions, `bytes` without WAITING ones.
- * Weights of a training program are writable, and dense in the order of their axes as stored. The
+ * Weights of a training program are writable, and dense in the order of their axes as stored.
+ * files: receives weights that are in a file, whose views have no data; NULL: there are none. The
  * source and the program must outlive *out, which is yours: tess_rank_weights_free.
  */
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
                                    int32_t rank, const struct tess_opened_device *device,
-                                   struct tess_rank_weights *out);
+                                   const struct tess_offload *files, struct tess_rank_weights *out);
 /*
  * Packs WAITING weights, at least one, until `ns` have passed or none is left, and sets their
  * decisions and views. If memory runs out, the rest become MAPPED, with a warning. *changed: a view

@@ -51,8 +51,9 @@ static void open_packed_case(int i, int32_t nranks, struct opened *o)
 
 static void load_rank(struct opened *o, int32_t rank, const struct tess_opened_device *cpu)
 {
-	ck_assert_msg(!tess_rank_weights_load(o->program, &o->model.source, rank, cpu, &o->held),
-	              "%s", tess_error());
+	ck_assert_msg(
+		!tess_rank_weights_load(o->program, &o->model.source, rank, cpu, NULL, &o->held),
+		"%s", tess_error());
 }
 
 static void close_packed_case(struct opened *o)

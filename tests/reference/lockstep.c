@@ -56,7 +56,7 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
 	int64_t n = how->nids;
 	struct tess_memory *mem = &me->mem;
 	const struct tess_opened_device device = { .table = &scalar_device };
-	tess_status st = tess_rank_weights_load(p, how->source, r, &device, &me->held);
+	tess_status st = tess_rank_weights_load(p, how->source, r, &device, NULL, &me->held);
 
 	if (!st)
 		st = tess_program_lower(p, r, me->held.view, &me->low);

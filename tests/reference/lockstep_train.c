@@ -124,7 +124,8 @@ static tess_status open_training_rank(const struct lockstep_step *step,
 
 	rows.layout = TESS_ROWS;
 	st = tess_rank_weights_load(p, step->how->source, r,
-	                            &(struct tess_opened_device){ .table = &rows }, &me->held);
+	                            &(struct tess_opened_device){ .table = &rows }, NULL,
+	                            &me->held);
 	if (st)
 		return st;
 	me->held.device = device;

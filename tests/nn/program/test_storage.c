@@ -189,8 +189,9 @@ START_TEST(what_is_held_is_that_of_the_file)
 	for (int32_t r = 0; r < o.program->mesh.nranks; r++) {
 		struct tess_rank_weights held;
 
-		ck_assert_msg(!tess_rank_weights_load(o.program, &o.model.source, r, &cpu, &held),
-		              "%s", tess_error());
+		ck_assert_msg(
+			!tess_rank_weights_load(o.program, &o.model.source, r, &cpu, NULL, &held),
+			"%s", tess_error());
 		for (int32_t i = 0; i < o.program->nweights; i++)
 			kept[i] = o.program->weight[i]->table
 			                  ? 0

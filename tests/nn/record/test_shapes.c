@@ -290,7 +290,8 @@ START_TEST(slabs_of_large_weights)
 	bytes_read = most_read = 0;
 	ck_assert_msg(!record_test_program(&model, plans[_i / 2], &source, 3, &p), "%s",
 	              tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &cpu, &held), "%s", tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &cpu, NULL, &held), "%s",
+	              tess_error());
 	part = (struct tess_run){ 0, 0 };
 	if (_i / 2)
 		tess_dim_get_local_runs(p->weight[1]->dim[_i / 2 == 1 ? p->weight[1]->out_dim
@@ -344,7 +345,7 @@ START_TEST(weights_of_a_device_are_one_block)
 	large_flags = allocations = 0;
 	ck_assert_msg(!record_test_program(&model, "{\"m\":\"colwise\"}", &source, 3, &p), "%s",
 	              tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &d, &held), "%s", tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &d, NULL, &held), "%s", tess_error());
 	ck_assert_int_eq(allocations, 1);
 	ck_assert_int_gt(p->nweights, 1);
 	for (int32_t i = 1; i < p->nweights; i++)
@@ -511,7 +512,8 @@ static double measure_recording(int n)
 	nlayers = n;
 	ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 	ck_assert_msg(!tess_unexpected_check(p, &many, &source, true), "%s", tess_error());
-	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &device, &held), "%s", tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &device, NULL, &held), "%s",
+	              tess_error());
 	ck_assert_msg(!tess_program_lower(p, 1, held.view, &low), "%s", tess_error());
 	tess_rank_program_free(low);
 	tess_rank_weights_free(&held);

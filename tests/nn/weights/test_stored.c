@@ -146,7 +146,7 @@ START_TEST(a_rank_reads_its_own)
 
 		s->bytes_read = 0;
 		memset(s->read_names, 0, sizeof s->read_names);
-		ck_assert_msg(!tess_rank_weights_load(p, &source, rank, &cpu, &held), "%s",
+		ck_assert_msg(!tess_rank_weights_load(p, &source, rank, &cpu, NULL, &held), "%s",
 		              tess_error());
 		ck_assert_int_eq(held.view[2].shape[0], n);
 		ck_assert_int_eq(held.view[2].shape[1], 2 * f);

@@ -1,0 +1,221 @@
+/*
+ * test_offload_weights.c - training with weights and gradients in files: the bits of a run in
+ * memory for any mesh, schedule and number of micro-batches, with state in memory or in a file. The
+ * environment makes limits small.
+ */
+#include "tests/support/spawn.h"
+#include "tests/support/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/split.h>
+#include <tessera/train.h>
+
+enum { SEQUENCES = 4, IDS = 110, STEPS = 2, MICRO = 3 };
+
+static const int64_t lengths[SEQUENCES] = { 33, 5, 40, 32 };
+
+struct job { /* of all ranks */
+	const char *model, *mesh, *plan, *schedule;
+	const char *const *overrides, *const *recompute; /* end with NULL */
+	uint64_t bucket;
+	int nmicro;
+	const char *weights, *state; /* folders; NULL: memory */
+	uint64_t hash; /* of everything that must not depend on the job; set by rank 0 */
+	struct tess_trainer_info info; /* of rank 0 */
+};
+
+static void fold_into_hash(uint64_t *hash, const void *data, size_t n)
+{
+	const unsigned char *at = data;
+
+	for (size_t i = 0; i < n; i++)
+		*hash = (*hash ^ at[i]) * 0x100000001b3u;
+}
+
+/* Hashes values `from` to `to` of all tensors, in full. */
+static tess_status hash_trained_tensors(struct tess_trainer *t, int32_t from, int32_t to,
+                                        uint64_t *hash)
+{
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
+		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+		float *full = calloc((size_t)about->size, sizeof *full);
+
+		for (int32_t what = from; what <= to && !st; what++) {
+			st = tess_trainer_gather(t, what, i, 0, about->size, 0, full);
+			fold_into_hash(hash, full, (size_t)about->size * sizeof *full);
+		}
+		free(full);
+	}
+	return st;
+}
+
+static tess_status train_few_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
+{
+	int32_t ids[MICRO][IDS];
+	struct tess_training_result r = { .size = sizeof r };
+	tess_status st = TESS_OK;
+
+	for (int step = 0; step < STEPS && !st; step++) {
+		struct tess_batch micro[MICRO];
+
+		for (int k = 0; k < j->nmicro; k++) {
+			for (int i = 0; i < IDS; i++)
+				ids[k][i] = (i * 37 + i / 7 * 11 + (2 * step + k) * 29) % 90;
+			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
+		}
+		st = tess_trainer_step(t, micro, j->nmicro, 1e-2, &r);
+		fold_into_hash(hash, &r.loss, sizeof r.loss);
+		fold_into_hash(hash, &r.norm, sizeof r.norm);
+		if (!st)
+			st = hash_trained_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
+	}
+	return st ? st : hash_trained_tensors(t, TESS_WEIGHT, TESS_WEIGHT, hash);
+}
+
+static tess_status train_with_weights_stored(struct tess_world *w, void *arg)
+{
+	struct job *j = arg;
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .threads = 1,
+		                                .plan = j->plan,
+		                                .overrides = j->overrides,
+		                                .recompute = j->recompute,
+		                                .pipeline_schedule = j->schedule,
+		                                .bucket = j->bucket,
+		                                .weight_decay = 0.1,
+		                                .clip = 1,
+		                                .offload_optimizer = j->state,
+		                                .offload_weights = j->weights };
+	struct tess_trainer *t = NULL;
+	struct tess_mesh *mesh = NULL;
+	uint64_t hash = 0xcbf29ce484222325u;
+	char path[512];
+	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
+
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, j->model);
+	if (!st)
+		st = tess_trainer_open(mesh, path, &options, &t);
+	if (!st)
+		st = train_few_steps(t, j, &hash);
+	if (!st && tess_world_rank(w) == 0) {
+		j->hash = hash;
+		j->info.size = sizeof j->info;
+		tess_trainer_get_info(t, &j->info);
+	}
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return st;
+}
+
+static tess_status run_offloaded_job(struct job *j)
+{
+	int32_t n;
+
+	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
+	return tess_world_spawn_threads(n, train_with_weights_stored, j);
+}
+
+#define LIST(...) \
+	(const char *const[]) \
+	{ \
+		__VA_ARGS__, NULL \
+	}
+#define TIED "../../../data"
+#define TIED_BF16 "../stories260K-bf16"
+
+static char folder[64];
+static const char *const models[] = { "llama", "llama-bf16", TIED, TIED_BF16, "mixtral", "gpt2" };
+enum { MODELS = sizeof models / sizeof *models };
+
+static const struct layout {
+	const char *mesh, *plan, *schedule;
+	const char *const *overrides;
+	bool recomputes;
+	const char *model; /* the only one that can, or the only one that is tested; NULL: all */
+} layouts[] = {
+	{ "tp=1", NULL, NULL, NULL, false, NULL },
+	{ "tp=1", NULL, NULL, NULL, true, NULL },
+	{ "dp=2,tp=1", NULL, NULL, NULL, false, NULL },
+	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false, NULL },
+	{ "dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), true, NULL },
+	{ "tp=2", NULL, NULL, NULL, false, NULL },
+	{ "tp=2", "tp+sp", NULL, NULL, false, NULL },
+	{ "dp=2,tp=2", NULL, NULL, LIST("dp:**=zero3"), false, NULL },
+	{ "pp=2", NULL, NULL, NULL, false, NULL },
+	{ "pp=2,tp=2", NULL, "zb-h1", NULL, false, NULL },
+	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero1"), false, NULL },
+	{ "dp=2,pp=2", NULL, NULL, LIST("dp:**=zero3"), true, NULL },
+	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero3"), false, "llama" },
+	{ "dp=3,tp=1", NULL, NULL, LIST("dp:**=zero1"), false, "llama" },
+	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero3"), false, "llama-bf16" },
+	{ "ddp=2,dp=2,tp=1", NULL, NULL, LIST("dp:**=zero1"), false, "llama-bf16" },
+	{ "pp=2", NULL, "zb-v", NULL, false, TIED },
+	{ "pp=2", NULL, "interleaved:2", NULL, true, TIED },
+	{ "ep=2,tp=2", "ep", NULL, NULL, false, "mixtral" },
+	{ "dp=2,ep=2,tp=1", "ep", NULL, LIST("dp:**=zero3"), false, "mixtral" },
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static void check_offloaded(const char *model, int i, int nmicro, const struct job *memory)
+{
+	const struct layout *l = &layouts[i];
+	struct job j = { .model = model,
+		         .mesh = l->mesh,
+		         .plan = l->plan,
+		         .schedule = l->schedule,
+		         .overrides = l->overrides,
+		         .recompute = l->recomputes
+		                              ? LIST(strcmp(model, "gpt2") ? "model.layers.*"
+		                                                           : "transformer.h.*")
+		                              : NULL,
+		         .bucket = i % 3 ? 9000 : 0,
+		         .nmicro = nmicro,
+		         .weights = folder,
+		         .state = i % 4 > 1 ? folder : NULL };
+
+	ck_assert_msg(!run_offloaded_job(&j), "%s on %s: %s", model, l->mesh, tess_error());
+	ck_assert_msg(j.hash == memory->hash, "%s on %s (%s, %s, %s), %d micro-batches: other bits",
+	              model, l->mesh, l->plan ? l->plan : "auto",
+	              l->schedule ? l->schedule : "1f1b",
+	              l->overrides ? l->overrides[0] : "no rule", nmicro);
+	ck_assert_uint_gt(j.info.weight_disk_bytes, 0);
+	ck_assert_uint_lt(10 * j.info.weight_bytes, memory->info.weight_bytes);
+	ck_assert_uint_lt(10 * j.info.gradient_bytes, memory->info.gradient_bytes);
+	ck_assert((j.info.state_disk_bytes > 0) == (j.state != NULL));
+}
+
+/* Every layout runs with each number of micro-batches for about half of the models. */
+START_TEST(same_bits)
+{
+	int m = _i * THIN;
+	const char *model = models[m];
+	struct job memory[2];
+
+	for (int k = 0; k < 2; k++) {
+		memory[k] = (struct job){ .model = model, .mesh = "tp=1", .nmicro = k ? MICRO : 1 };
+		ck_assert_msg(!run_offloaded_job(&memory[k]), "%s: %s", model, tess_error());
+	}
+	for (int i = TSAN; i < LAYOUTS; i++)
+		if (!layouts[i].model || !strcmp(layouts[i].model, model))
+			check_offloaded(model, i, (i + m) % 2 ? MICRO : 1, &memory[(i + m) % 2]);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("offload_weights", 120, &r);
+	char command[128];
+	int status;
+
+	snprintf(folder, sizeof folder, "/tmp/tessera-offload-XXXXXX");
+	ck_assert(mkdtemp(folder) != NULL);
+	tcase_add_loop_test(t, same_bits, 0, (int)tess_up(MODELS, THIN));
+	status = suite_end(r);
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	return system(command) ? 1 : status;
+}
