@@ -37,7 +37,8 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	tess_traffic_add_times(&pages->micro, (uint64_t)tess_explaining_count_micro_batches(x),
 	                       &all);
 	if (files->program->training->accumulate)
-		tess_traffic_subtract_first(files, &all);
+		tess_traffic_add_first(files, &pages->first);
+	tess_traffic_subtract(&pages->first, &all);
 	tess_traffic_add_times(&pages->rest, 1, &all);
 	tess_traffic_add_times(&pages->update, 1, &all);
 	memcpy(out->disk_read, all.read, sizeof out->disk_read);

@@ -12,8 +12,9 @@ enum { TESS_EXPLAINED_ROWS = INT32_MAX }; /* maximum rows of a step: ops index r
 struct explained_pages { /* a rank, the pages of its KV cache, and its traffic with files */
 	struct tess_explained_rank rank; /* first: explanations list it */
 	const struct tess_page_class *page_class; /* [classes of the program] */
-	/* of a micro-batch, of the update, and of the rest of a step (nn/offload/traffic.h) */
-	struct tess_traffic micro, update, rest;
+	/* of a micro-batch, and what the first of several does not read; of the update, and of the
+	 * rest of a step (nn/offload/traffic.h) */
+	struct tess_traffic micro, first, update, rest;
 };
 
 struct explanation {

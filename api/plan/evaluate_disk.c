@@ -68,6 +68,11 @@ double evaluation_time_micro_files(const struct evaluation *e)
 	return find_longest(e, offsetof(struct explained_pages, micro));
 }
 
+double evaluation_time_first_files(const struct evaluation *e)
+{
+	return find_longest(e, offsetof(struct explained_pages, first));
+}
+
 double evaluation_time_rest_files(const struct evaluation *e)
 {
 	return find_longest(e, offsetof(struct explained_pages, rest));

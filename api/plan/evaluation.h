@@ -65,6 +65,8 @@ tess_status evaluation_check_disk(const struct evaluation *e);
 void evaluation_measure_files(struct evaluation *e);
 /* Returns the seconds in which a rank moves what a micro-batch, or a step after these, needs. */
 double evaluation_time_micro_files(const struct evaluation *e);
+/* Returns the seconds of what the first of several micro-batches does not read. */
+double evaluation_time_first_files(const struct evaluation *e);
 double evaluation_time_rest_files(const struct evaluation *e);
 /* Returns the seconds in which a rank moves what its update reads and writes. */
 double evaluation_time_update_files(const struct evaluation *e);

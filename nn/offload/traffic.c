@@ -32,6 +32,14 @@ void tess_traffic_add_times(const struct tess_traffic *a, uint64_t times, struct
 	}
 }
 
+void tess_traffic_subtract(const struct tess_traffic *a, struct tess_traffic *sum)
+{
+	for (int32_t i = 0; i < TESS_TRAFFIC_KINDS; i++) {
+		sum->read[i] -= a->read[i];
+		sum->written[i] -= a->written[i];
+	}
+}
+
 /* Returns the bytes of the gradient that a rank has in its file for a weight. */
 static uint64_t count_gradient_bytes(const struct tess_offload_layout *files,
                                      const struct tess_weight *w)
@@ -42,10 +50,10 @@ static uint64_t count_gradient_bytes(const struct tess_offload_layout *files,
 	return files->weight[w->index].has_gradient ? (uint64_t)n * sizeof(float) : 0;
 }
 
-void tess_traffic_subtract_first(const struct tess_offload_layout *files, struct tess_traffic *sum)
+void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess_traffic *sum)
 {
 	for (int32_t i = 0; i < files->program->nweights; i++)
-		sum->read[TESS_TRAFFIC_GRADIENTS] -=
+		sum->read[TESS_TRAFFIC_GRADIENTS] +=
 			count_gradient_bytes(files, files->program->weight[i]);
 }
 

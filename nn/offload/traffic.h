@@ -16,11 +16,13 @@ struct tess_traffic { /* by TESS_TRAFFIC_... */
 void tess_traffic_add_transfer(const struct tess_transfer *t, struct tess_traffic *sum);
 /* Adds `times` times what `a` contains. */
 void tess_traffic_add_times(const struct tess_traffic *a, uint64_t times, struct tess_traffic *sum);
+/* Subtracts what `a` contains. */
+void tess_traffic_subtract(const struct tess_traffic *a, struct tess_traffic *sum);
 /*
- * Subtracts the gradients that the first of several micro-batches does not add to: `sum` has each
- * micro-batch as one that adds to the gradients in files.
+ * Adds the gradients that the first of several micro-batches does not read, since it adds to none:
+ * their programs are those of micro-batches that do.
  */
-void tess_traffic_subtract_first(const struct tess_offload_layout *files, struct tess_traffic *sum);
+void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess_traffic *sum);
 /* Adds the update of the optimizer: it reads what it changes and gradients, and writes. */
 void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum);
 /*
