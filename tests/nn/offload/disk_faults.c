@@ -66,9 +66,12 @@ static bool begin_call(const char *data, size_t n, struct disk_faults *out)
 	*out = faults;
 	fails = faults.at == EVERY_CALL || (call >= faults.at && call < faults.at + faults.calls);
 	pthread_mutex_unlock(&faults_lock);
-	if (!fails && out->delay_ms)
+	if (fails)
+		return true;
+	if (out->delay_ms)
 		poll(NULL, 0, out->delay_ms);
-	return fails;
+	out->error = out->late_error;
+	return out->error;
 }
 
 static ssize_t end_call(ssize_t n, int error)

@@ -17,6 +17,7 @@ struct disk_faults {
 	int error; /* errno of these calls; 0: they move `moves` bytes */
 	uint64_t moves;
 	int delay_ms; /* of the other calls */
+	int late_error; /* errno of the other calls, after their delay; 0: none */
 	bool no_direct; /* fcntl refuses O_DIRECT */
 	bool no_tmpfile; /* open refuses O_TMPFILE */
 	int fallocate_error; /* of posix_fallocate */

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""disk.py - files of offloaded values against fio, in one run: MB/s, case by case.
+
+	bench/disk.py DISK [--folder DIR] [--mib N] [--rounds N] [--engine uring|threads]
+
+DISK is build/release/bench/disk. It and fio move a file of N MiB (default 1024) in DIR (default: TMPDIR or /tmp) in
+turn, past the page cache, in blocks of 1 MiB of which 8 are under way; fio uses io_uring. Each writes its file once
+before the measurement. Cases: `read`, `write`: all bytes in order; `update`: what AdamW does, reads and writes of 12
+bytes an element, and in fio the same share of both (rw). The output is the median of the rounds, with minimum and
+maximum, and the median of the ratios of a round. Without fio (apt-get install fio) the script is skipped, with status
+77.
+"""
+import argparse, json, os, shutil, statistics, subprocess, sys, tempfile
+
+FIO = {"read": "read", "write": "write", "update": "rw"}
+
+
+def run_fio(path, mib, case):
+    """Returns MB/s, of reads and writes together."""
+    output = subprocess.run(["fio", "--name=disk", f"--filename={path}", f"--size={mib}M", "--bs=1M", "--iodepth=8",
+                             "--ioengine=io_uring", "--direct=1", "--overwrite=1", f"--rw={FIO[case]}",
+                             "--output-format=json"], check=True, stdout=subprocess.PIPE).stdout
+    job = json.loads(output)["jobs"][0]
+    moved = sum(job[way]["io_bytes"] for way in ("read", "write"))
+    return moved / max(job[way]["runtime"] for way in ("read", "write")) / 1e3
+
+
+class Disk:
+    """Our file, which stays open."""
+
+    def __init__(self, program, folder, mib, engine):
+        self.mib = mib
+        self.process = subprocess.Popen([program, folder, str(mib), engine], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+        self.run("write")
+
+    def run(self, case):
+        print(case, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer or self.process.poll():
+            sys.exit("disk.py: DISK has failed")
+        moved = self.mib // 12 * 12 * 2 if case == "update" else self.mib
+        return moved * 2**20 / float(answer) / 1e6
+
+
+def format_cell(values):
+    return f"{statistics.median(values):.0f} ({min(values):.0f} - {max(values):.0f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("disk")
+    parser.add_argument("--folder", default=os.environ.get("TMPDIR", "/tmp"))
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--engine", default="uring", choices=["uring", "threads"])
+    args = parser.parse_args()
+    if not shutil.which("fio"):
+        print("disk.py: skipped: no fio (on Debian: apt-get install fio)", file=sys.stderr)
+        sys.exit(77)
+    speed = {case: {"ours": [], "fio": []} for case in FIO}
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        path = os.path.join(folder, "fio")
+        run_fio(path, args.mib, "write")
+        disk = Disk(args.disk, folder, args.mib, args.engine)
+        for i in range(args.rounds):
+            for case, by in speed.items():
+                for who in ("ours", "fio") if i % 2 else ("fio", "ours"):
+                    by[who].append(disk.run(case) if who == "ours" else run_fio(path, args.mib, case))
+        disk.process.stdin.close()
+        disk.process.wait()
+    print("| case | tessera, MB/s | fio, MB/s | tessera : fio |\n|---|--:|--:|--:|")
+    for case, by in speed.items():
+        ratio = statistics.median(a / b for a, b in zip(by["ours"], by["fio"]))
+        print(f"| {case} | {format_cell(by['ours'])} | {format_cell(by['fio'])} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
