@@ -89,8 +89,7 @@ static tess_status open_offload_folder(const char *name, const char *dir,
                                        struct offload_folder *out)
 {
 	out->dir = dir;
-	return !stat(dir, &out->about) && S_ISDIR(out->about.st_mode) &&
-	                       !statvfs(dir, &out->space)
+	return !stat(dir, &out->about) && S_ISDIR(out->about.st_mode) && !statvfs(dir, &out->space)
 	               ? TESS_OK
 	               : tess_fail(TESS_EIO,
 	                           "--%s %s: not a folder here: %s; name one, or \"disk\" for a "

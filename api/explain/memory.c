@@ -12,7 +12,8 @@ struct memory_part { /* a part of a rank's memory */
 	uint64_t bytes;
 };
 
-static void add_memory_part(struct memory_part **end, const char *name, const char *key, uint64_t bytes)
+static void add_memory_part(struct memory_part **end, const char *name, const char *key,
+                            uint64_t bytes)
 {
 	*(*end)++ = (struct memory_part){ name, key, bytes };
 }

@@ -178,8 +178,8 @@ static double estimate_seconds(const struct estimate *e)
 	/* stages that wait wait longer, too */
 	computed += extrapolate_longer(e) * (p->machine->once ? 1 : computed / work);
 	/* transfers hide behind ops, unless they take longer */
-	transfers = (double)k->micro *
-	            find_most(e, e->data.layer.transfers, e->data.base.transfers);
+	transfers =
+		(double)k->micro * find_most(e, e->data.layer.transfers, e->data.base.transfers);
 	return (computed > transfers ? computed : transfers) + time_optimizer(e) +
 	       p->machine->time[TESS_TERM_FIXED];
 }

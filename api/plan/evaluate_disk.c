@@ -16,10 +16,11 @@ tess_status evaluation_check_disk(const struct evaluation *e)
 		r++;
 	if (r == e->x.e.nranks || (m->disk_read > 0 && m->disk_write > 0))
 		return TESS_OK;
-	return tess_fail(TESS_EINVAL,
-	                 "machine %s has no rates of a disk, on which the strategy keeps values; add "
-	                 "\"disk\": {\"read\": ..., \"write\": ...} to its file, in bytes a second",
-	                 m->name);
+	return tess_fail(
+		TESS_EINVAL,
+		"machine %s has no rates of a disk, on which the strategy keeps values; add "
+		"\"disk\": {\"read\": ..., \"write\": ...} to its file, in bytes a second",
+		m->name);
 }
 
 static double sum_moved(const uint64_t bytes[TESS_DISK_KINDS])

@@ -207,8 +207,8 @@ void evaluation_measure_memory(struct evaluation *e, double positions)
 		}
 	}
 	evaluation_measure_files(e);
-	f->fits = f->memory <= e->planner->memory &&
-	          (f->disk <= f->disk_limit || f->disk_limit <= 0);
+	f->fits =
+		f->memory <= e->planner->memory && (f->disk <= f->disk_limit || f->disk_limit <= 0);
 }
 
 /* Returns the elements of optimizer state of a rank; *even: all ranks along dp have as many. */

@@ -71,7 +71,8 @@ struct tess_sample {
 	double products; /* seconds of those of the backward */
 	double state; /* elements that the optimizer updates */
 	double returned; /* bytes of weights that it leaves in shares, those of all ranks */
-	double transfers, update; /* seconds of the disk: of a micro-batch, and after the last one */
+	double transfers,
+		update; /* seconds of the disk: of a micro-batch, and after the last one */
 	double holds[TESS_HOLDS]; /* bytes */
 };
 

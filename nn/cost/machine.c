@@ -359,7 +359,8 @@ void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training)
 	m->share = d->ranks && d->ranks < nranks ? (double)d->ranks / nranks : 1;
 	m->memory = d->memory * m->share;
 	m->latency = d->latency;
-	m->disk_ranks = m->ranks_per_host && m->ranks_per_host < nranks ? m->ranks_per_host : nranks;
+	m->disk_ranks =
+		m->ranks_per_host && m->ranks_per_host < nranks ? m->ranks_per_host : nranks;
 	training = training && d->nrates[1];
 	m->nrates = d->nrates[training];
 	m->rates = d->rates[training];

@@ -33,7 +33,15 @@ static const struct forecast_case {
 	  { 0 } },
 	{ "data", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { 0 } },
 	{ "data", "dp=3", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, NULL, { 0 } },
-	{ "tests/data/goldens/llama-bf16", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { 0 } },
+	{ "tests/data/goldens/llama-bf16",
+	  "dp=2,tp=2",
+	  "tp",
+	  TESS_ADAMW,
+	  { 0 },
+	  { 0 },
+	  1,
+	  NULL,
+	  { 0 } },
 	{ "tests/data/goldens/gpt2", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { 0 } },
 	/* the head of tied embeddings has a gradient and a copy of the table */
 	{ "data", "dp=2,pp=2", "none", TESS_ADAMW, { 0 }, { "dp:**=zero1" }, 1, NULL, { 0 } },
@@ -42,7 +50,15 @@ static const struct forecast_case {
 	{ "data", "pp=2", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, "zb-v", { 0 } },
 	/* state in files, or weights and gradients, too */
 	{ "data", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { FOLDER, NULL } },
-	{ "data", "dp=2", "none", TESS_ADAMW, { 0 }, { "dp:**=zero3" }, 2, NULL, { FOLDER, FOLDER } },
+	{ "data",
+	  "dp=2",
+	  "none",
+	  TESS_ADAMW,
+	  { 0 },
+	  { "dp:**=zero3" },
+	  2,
+	  NULL,
+	  { FOLDER, FOLDER } },
 	{ "tests/data/goldens/llama-bf16",
 	  "tp=2",
 	  "tp",
@@ -110,8 +126,8 @@ static tess_status compare_rank(struct tess_world *w, void *arg)
 	HOLDS(said->weights_disk == info.weight_disk_bytes);
 	HOLDS(said->state_disk == info.state_disk_bytes);
 	HOLDS(!f->how->offload[0] || (said->state_disk && said->transfer));
-	HOLDS(said->total == said->weights + said->gradients + said->state + said->step +
-	                             said->transfer);
+	HOLDS(said->total ==
+	      said->weights + said->gradients + said->state + said->step + said->transfer);
 	return TESS_OK;
 }
 
@@ -200,10 +216,9 @@ static uint64_t sum_large_parameters(const struct tess_explanation *e, uint64_t 
 /* Checks what a step of one rank reads and writes, by hand; the limit is that of the environment. */
 START_TEST(says_what_files_move)
 {
-	struct tess_trainer_options o = { .size = sizeof o,
-		                          .plan = "none",
-		                          .offload_optimizer = "disk",
-		                          .micro_batches = 3 };
+	struct tess_trainer_options o = {
+		.size = sizeof o, .plan = "none", .offload_optimizer = "disk", .micro_batches = 3
+	};
 	const struct tess_explained_rank *r;
 	struct tess_explanation *e;
 	uint64_t n;
@@ -240,15 +255,13 @@ START_TEST(short_disks)
 		                          .offload_optimizer = "/proc" };
 	struct tess_explanation *e;
 
-	ck_assert_int_eq(
-		tess_explain_training(SOURCE_ROOT "/data", "dp=2", 0, 2, LENGTH, &o, &e),
-		TESS_ENOMEM);
+	ck_assert_int_eq(tess_explain_training(SOURCE_ROOT "/data", "dp=2", 0, 2, LENGTH, &o, &e),
+	                 TESS_ENOMEM);
 	expect_part(tess_error(), "/proc: 2 ranks need files of ");
 	expect_part(tess_error(), " bytes together there, and 0 bytes are free");
 	o.offload_optimizer = "/nowhere/at/all";
-	ck_assert_int_eq(
-		tess_explain_training(SOURCE_ROOT "/data", "dp=2", 0, 2, LENGTH, &o, &e),
-		TESS_EIO);
+	ck_assert_int_eq(tess_explain_training(SOURCE_ROOT "/data", "dp=2", 0, 2, LENGTH, &o, &e),
+	                 TESS_EIO);
 	expect_part(tess_error(), "--offload-optimizer /nowhere/at/all: not a folder here");
 }
 END_TEST

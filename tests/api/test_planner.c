@@ -612,7 +612,8 @@ END_TEST
 
 START_TEST(disks_of_machines)
 {
-	struct tess_planner *small = open_with_disk(1e9, 1e5, 0, false), *none = open_planner_for(0);
+	struct tess_planner *small = open_with_disk(1e9, 1e5, 0, false),
+			    *none = open_planner_for(0);
 	const struct tess_strategy s = {
 		.size = sizeof s, .mesh = "tp=1", .plan = "none", .offload_optimizer = "disk"
 	};

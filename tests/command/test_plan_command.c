@@ -1,6 +1,6 @@
 /*
  * test_plan_command.c - tessera plan by its command line: what it writes runs, with the results of
- * one rank; and what it says of options that are wrong and of strategies that do not fit.
+ * one rank, also with values in files; and what it says of options that are wrong and of strategies that do not fit.
  */
 #include "train_command.h"
 
@@ -115,6 +115,53 @@ START_TEST(what_it_writes_runs)
 	plan_data(text, "-n 4 --out best.json " PLANNED);
 	ck_assert(is_there("best.json"));
 	expect_one_rank("best.json");
+}
+END_TEST
+
+/* Writes the description of a host with a disk; returns its path. */
+static const char *write_host(void)
+{
+	return scratch_write_text(
+		"disk.json",
+		"{\"name\":\"host\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
+		"\"product\":[[1,1e6,1e10]],\"attention\":[[1,1e5,5e9]],\"memory\":[[1,1e3,1e10]]}},"
+		"\"links\":{\"within\":{\"default\":[[2,1e-6,1e10]]}},"
+		"\"disk\":{\"read\":1e7,\"write\":1e7}}");
+}
+
+/* If only values in files fit, the best strategy has them, and runs with folders. */
+START_TEST(plans_with_files)
+{
+	char text[TEXT], args[512], host[256];
+	json_t *line[8];
+	double memory;
+	int n;
+
+	ck_assert(!setenv("TESSERA_OFFLOAD_MIN", "256", 1));
+	snprintf(host, sizeof host, "-n 2 --train " SIZES " --machine %s", write_host());
+	snprintf(args, sizeof args, "--explore --top 8 --json %s", host);
+	plan_data(text, args);
+	n = read_lines(text, line);
+	memory = get_forecast_number(line[n - 1], "memory");
+	for (int i = 0; i < n; i++)
+		json_decref(line[i]);
+	snprintf(args, sizeof args,
+	         "--offload-optimizer --offload-weights --memory %.0f --out files.json --consider "
+	         "'--mesh tp=2 --offload-optimizer x --tile 4KiB' %s",
+	         memory - 1, host);
+	plan_data(text, args);
+	expect_part(text, " --offload-optimizer DIR");
+	expect_part(text, "\nread a step ");
+	expect_part(text, "\ndisk  ");
+	ck_assert_msg(!command_run(text, TEXT,
+	                           "cd '%s' && '%s' explain '%s' --train " SIZES
+	                           " --plan files.json 2>&1",
+	                           scratch, TESSERA, format_data_path("")),
+	              "%s", text);
+	expect_part(text, "\nfiles of a rank, at most: ");
+	expect_part(text, "   on disk\n");
+	expect_one_rank("files.json --offload-optimizer . --offload-weights .");
+	ck_assert(!unsetenv("TESSERA_OFFLOAD_MIN"));
 }
 END_TEST
 
@@ -323,6 +370,7 @@ int main(void)
 	tcase_add_test(t, table_and_json);
 	tcase_add_test(t, explores);
 	tcase_add_test(t, what_it_writes_runs);
+	tcase_add_test(t, plans_with_files);
 	tcase_add_test(t, finds_shares_within_hosts);
 	tcase_add_test(t, finds_ranks_of_experts);
 	tcase_add_test(t, styles_that_it_finds_run);

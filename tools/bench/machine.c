@@ -237,8 +237,7 @@ static tess_status measure_host(struct measurement *m)
 	struct machine_job job = { .options = a };
 	int32_t jobs = 0, models = machine_count_models();
 	char room[512];
-	tess_status st =
-		machine_measure_disk(choose_disk_folder(a, room), a->quick, &m->host);
+	tess_status st = machine_measure_disk(choose_disk_folder(a, room), a->quick, &m->host);
 
 	for (int32_t k = 0; k < a->nsets; k++) {
 		m->host.set[k].ranks = a->ranks[k];

@@ -38,7 +38,8 @@ static const struct tess_tool_option training_options[] = {
 	  "search also strategies with the optimizer's state in files (default: if nothing fits)",
 	  AT(offload_optimizer) },
 	{ "offload-weights", NULL,
-	  "search also strategies with weights, gradients and state in files", AT(offload_weights) },
+	  "search also strategies with weights, gradients and state in files",
+	  AT(offload_weights) },
 	{ 0 },
 };
 static const struct tess_tool_option generation_options[] = {
@@ -82,10 +83,10 @@ static tess_status parse_plan_options(int argc, char **argv, struct plan_options
 		                 "`tessera bench machine --out FILE`");
 	if (!a->ranks && !a->strategies)
 		return tess_fail(TESS_EINVAL, "-n is missing: the number of ranks");
-	if (!a->train && (a->sequence || a->optimizer || a->offload_optimizer || a->offload_weights))
-		return tess_fail(TESS_EINVAL,
-		                 "--sequence, --optimizer, --offload-optimizer and "
-		                 "--offload-weights are of training; add --train");
+	if (!a->train &&
+	    (a->sequence || a->optimizer || a->offload_optimizer || a->offload_weights))
+		return tess_fail(TESS_EINVAL, "--sequence, --optimizer, --offload-optimizer and "
+		                              "--offload-weights are of training; add --train");
 	if (a->train && (a->prompt || a->tokens))
 		return tess_fail(TESS_EINVAL, "--prompt-tokens and --max-tokens are of "
 		                              "generation; leave out --train");

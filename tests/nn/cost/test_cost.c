@@ -369,9 +369,9 @@ static struct tess_step_time measure_transfer(const struct tess_machine *m, bool
 START_TEST(transfers_overlap)
 {
 	struct tess_machine *m = open_machine(FILE_OF(DEVICE "," RATES, LINKS, DISK)),
-			    *fast = open_machine(FILE_OF(
-				    DEVICE "," RATES, LINKS,
-				    ",\"disk\":{\"read\":1e15,\"write\":1e15}"));
+			    *fast = open_machine(
+				    FILE_OF(DEVICE "," RATES, LINKS,
+	                                    ",\"disk\":{\"read\":1e15,\"write\":1e15}"));
 	struct tess_step_time t;
 	double compute;
 
