@@ -1,4 +1,4 @@
-/* explain_disk.c - what each rank keeps in files, and what a step of training moves from and to them. */
+/* explain_disk.c - what each rank keeps in files, and what a step of training moves. */
 #include "api/explaining.h"
 #include "core/base/status.h"
 #include "nn/train/update.h"

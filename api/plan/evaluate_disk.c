@@ -49,7 +49,7 @@ void evaluation_measure_files(struct evaluation *e)
 	f->disk_limit = m->disk_ranks ? m->disk_size / m->disk_ranks : m->disk_size;
 }
 
-/* Returns the longest time of one kind of traffic of a rank; `at`: its offset in explained_pages. */
+/* Returns the longest time of a kind of traffic of a rank; at: its offset in explained_pages. */
 static double find_longest(const struct evaluation *e, size_t at)
 {
 	double most = 0;

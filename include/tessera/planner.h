@@ -60,9 +60,10 @@ struct tess_planner_options {
 	/* 1: tess_planner_search also searches a style for each module along tp, among all that are
 	 * registered and call no functions of their own. */
 	int32_t styles;
-	/* Training: 1: searches also strategies with the optimizer's state in files, or with weights
-	 * and gradients in files, too. 0: only if nothing fits, for the message. */
+	/* Training: 1: searches also strategies with the optimizer's state in files. 0: only if
+	 * nothing fits, for the message. */
 	int32_t offload_optimizer;
+	/* Training: likewise those with state, weights and gradients in files. */
 	int32_t offload_weights;
 };
 TESS_TIGHT(tess_planner_options, offload_weights);

@@ -342,7 +342,7 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Adds a transfer behind those that the disk does already. */
-static void add_transfer(struct walk *w, const struct tess_step *s)
+static void add_file_transfer(struct walk *w, const struct tess_step *s)
 {
 	struct tess_traffic t = { 0 };
 	struct started *started = w->files ? keep_started(w, s) : NULL;
@@ -350,7 +350,7 @@ static void add_transfer(struct walk *w, const struct tess_step *s)
 
 	if (!started)
 		return;
-	tess_traffic_add_transfer(&s->transfer, &t);
+	tess_traffic_add_file_transfer(&s->transfer, &t);
 	seconds = tess_traffic_time(w->m, &t) * w->m->time[TESS_TERM_DISK];
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		struct rank_clock *k = &w->clock[i];
@@ -386,7 +386,7 @@ static void add_step(struct walk *w, const struct tess_step *s)
 			add_call(w, s);
 		break;
 	case TESS_STEP_TRANSFER:
-		add_transfer(w, s);
+		add_file_transfer(w, s);
 		break;
 	case TESS_STEP_WAIT:
 		add_wait(w, s->of);
@@ -478,7 +478,7 @@ double tess_optimizer_time(const struct tess_machine *m, double n, int32_t momen
 
 double tess_update_wait_time(double seconds, double disk, double buckets)
 {
-	/* the first bucket is read before it is changed, the last one changed before it is written */
+	/* the first bucket is read before its change, the last one written after its change */
 	double busy = disk + seconds / buckets, computing = seconds + disk / buckets;
 
 	return (busy > computing ? busy : computing) - seconds;

@@ -3,8 +3,8 @@
  *
  * Steps run one after another, as the runner runs them. A started call occupies the link of its
  * level, after the calls before it, and steps that wait for it wait until it ends. So does a
- * transfer with the disk. The host starts one recorded op after another, and a device that is faster
- * waits for it.
+ * transfer with the disk. The host starts one recorded op after another, and a faster device waits
+ * for it.
  */
 #ifndef TESS_NN_COST_STEP_TIME_H
 #define TESS_NN_COST_STEP_TIME_H

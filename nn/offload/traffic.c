@@ -10,7 +10,7 @@ static int32_t find_traffic_kind(int32_t what, int32_t file)
 	                             : TESS_TRAFFIC_STATE;
 }
 
-static uint64_t count_value_bytes(const struct tess_weight *w, int32_t what, int64_t n)
+static uint64_t count_moved_bytes(const struct tess_weight *w, int32_t what, int64_t n)
 {
 	return (uint64_t)n * (what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float));
 }
@@ -21,7 +21,7 @@ void tess_traffic_add_transfer(const struct tess_transfer *t, struct tess_traffi
 	int32_t kind = find_traffic_kind(t->what, rest ? TESS_REST : TESS_STATE);
 	uint64_t *to = t->writes ? sum->written : sum->read;
 
-	to[kind] += count_value_bytes(t->weight, t->what, t->n);
+	to[kind] += count_moved_bytes(t->weight, t->what, t->n);
 }
 
 void tess_traffic_add_times(const struct tess_traffic *a, uint64_t times, struct tess_traffic *sum)
@@ -66,7 +66,7 @@ static void add_updated_weight(const struct tess_offload_layout *files, const st
 	int64_t n = tess_weight_get_kept(files->program, w, files->rank, TESS_STATE).len;
 
 	for (int32_t what = TESS_WEIGHT; what < TESS_MOMENT1 + files->moments && n; what++) {
-		uint64_t bytes = count_value_bytes(w, what, n);
+		uint64_t bytes = count_moved_bytes(w, what, n);
 		struct tess_stored_run run;
 		int32_t kind;
 
@@ -97,8 +97,8 @@ static void add_gathered_weight(const struct tess_offload_layout *files,
 	if (!files->weight[w->index].fetched || !files->weight[w->index].trained || !w->state_cut ||
 	    w->rest_cut)
 		return;
-	sum->read[TESS_TRAFFIC_WEIGHTS] += count_value_bytes(w, TESS_WEIGHT, own);
-	sum->written[TESS_TRAFFIC_WEIGHTS] += count_value_bytes(w, TESS_WEIGHT, rest - own);
+	sum->read[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(w, TESS_WEIGHT, own);
+	sum->written[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(w, TESS_WEIGHT, rest - own);
 }
 
 /* Adds the gradient of a tied head, which is added to that of its table. */

@@ -213,7 +213,7 @@ static uint64_t sum_large_parameters(const struct tess_explanation *e, uint64_t 
 	return sum;
 }
 
-/* Checks what a step of one rank reads and writes, by hand; the limit is that of the environment. */
+/* Checks what a step of one rank reads and writes, by hand. The limit is the environment's. */
 START_TEST(says_what_files_move)
 {
 	struct tess_trainer_options o = {
@@ -239,7 +239,7 @@ START_TEST(says_what_files_move)
 	ck_assert(r->disk_written[TESS_DISK_WEIGHTS] == n && r->weights < n);
 	/* once by each micro-batch, whose forward and backward share it, and by the update */
 	ck_assert_uint_eq(r->disk_read[TESS_DISK_WEIGHTS], (3 + 1) * n);
-	/* one written by each micro-batch, read by those after the first, the norm and the update */
+	/* written by each micro-batch; read by those after the first, the norm and the update */
 	ck_assert_uint_ge(r->disk_written[TESS_DISK_GRADIENTS], 3 * n);
 	ck_assert_uint_ge(r->disk_read[TESS_DISK_GRADIENTS], (2 + 2) * n);
 	ck_assert_uint_lt(r->disk_read[TESS_DISK_GRADIENTS], (2 + 2 + 3) * n);

@@ -1,7 +1,8 @@
 /*
  * test_planner.c - forecasts of libtessera.so: memory is that of tess_explain_training, terms add
  * up, and what cannot run is refused with the message of the run. Searches: what they give fits and
- * is in order, nothing that is simple is faster, and the best is about that of all candidates. Values in files.
+ * is in order, nothing that is simple is faster, and the best is about that of all
+ * candidates. Values in files.
  */
 #include "tests/support/scratch.h"
 

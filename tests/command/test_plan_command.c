@@ -1,6 +1,7 @@
 /*
  * test_plan_command.c - tessera plan by its command line: what it writes runs, with the results of
- * one rank, also with values in files; and what it says of options that are wrong and of strategies that do not fit.
+ * one rank, also with values in files; and what it says of options that are wrong and of strategies
+ * that do not fit.
  */
 #include "train_command.h"
 
@@ -92,15 +93,15 @@ START_TEST(explores)
 END_TEST
 
 /* Trains by the strategy in a file, and expects the losses of one rank. */
-static void expect_one_rank(const char *strategy)
+static void expect_one_rank(const char *strategy, int64_t micro)
 {
-	char text[TEXT], one[TEXT], args[256];
+	char text[TEXT], one[TEXT], args[256], alone[256];
 
 	snprintf(args, sizeof args, STEPPED " --steps 2 --digest --plan %s --backend loopback",
 	         strategy);
-	ck_assert_msg(!train_model(one, format_data_path(""), "",
-	                           STEPPED " --steps 2 --digest --threads 1"),
-	              "%s", one);
+	snprintf(alone, sizeof alone,
+	         STEPPED " --steps 2 --digest --threads 1 --micro-batches %lld", (long long)micro);
+	ck_assert_msg(!train_model(one, format_data_path(""), "", alone), "%s", one);
 	ck_assert_msg(!train_model(text, format_data_path(""), "", args), "%s", text);
 	ck_assert_msg(strstr(text, "losses  ") && strstr(one, "losses  ") &&
 	                      !strncmp(strstr(text, "losses  "), strstr(one, "losses  "), 145),
@@ -114,7 +115,7 @@ START_TEST(what_it_writes_runs)
 
 	plan_data(text, "-n 4 --out best.json " PLANNED);
 	ck_assert(is_there("best.json"));
-	expect_one_rank("best.json");
+	expect_one_rank("best.json", 1);
 }
 END_TEST
 
@@ -124,7 +125,8 @@ static const char *write_host(void)
 	return scratch_write_text(
 		"disk.json",
 		"{\"name\":\"host\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
-		"\"product\":[[1,1e6,1e10]],\"attention\":[[1,1e5,5e9]],\"memory\":[[1,1e3,1e10]]}},"
+		"\"product\":[[1,1e6,1e10]],\"attention\":[[1,1e5,5e9]],"
+		"\"memory\":[[1,1e3,1e10]]}},"
 		"\"links\":{\"within\":{\"default\":[[2,1e-6,1e10]]}},"
 		"\"disk\":{\"read\":1e7,\"write\":1e7}}");
 }
@@ -133,8 +135,9 @@ static const char *write_host(void)
 START_TEST(plans_with_files)
 {
 	char text[TEXT], args[512], host[256];
-	json_t *line[8];
+	json_t *line[8], *strategy;
 	double memory;
+	int64_t micro;
 	int n;
 
 	ck_assert(!setenv("TESSERA_OFFLOAD_MIN", "256", 1));
@@ -160,7 +163,10 @@ START_TEST(plans_with_files)
 	              "%s", text);
 	expect_part(text, "\nfiles of a rank, at most: ");
 	expect_part(text, "   on disk\n");
-	expect_one_rank("files.json --offload-optimizer . --offload-weights .");
+	strategy = json_load_file(scratch_format_path("files.json"), 0, NULL);
+	micro = json_integer_value(json_object_get(strategy, "micro_batches"));
+	expect_one_rank("files.json --offload-optimizer . --offload-weights .", micro ? micro : 1);
+	json_decref(strategy);
 	ck_assert(!unsetenv("TESSERA_OFFLOAD_MIN"));
 }
 END_TEST
@@ -191,7 +197,7 @@ START_TEST(styles_that_it_finds_run)
 	json_dump_file(found, scratch_format_path("styles.json"), 0);
 	for (int i = 0; i < n; i++)
 		json_decref(line[i]);
-	expect_one_rank("styles.json");
+	expect_one_rank("styles.json", 1);
 }
 END_TEST
 
