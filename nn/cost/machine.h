@@ -108,8 +108,9 @@ void tess_machine_close(struct tess_machine *m);
 
 /*
  * Sets memory, latency, rates and disk_ranks to those of a rank of `nranks` on each host, in
- * generation or in training: as measured for the next larger number of ranks. If there is none, the ranks share what
- * the largest one has. nranks has no effect if each rank has a device of its own.
+ * generation or in training: as measured for the next larger number of ranks. If there is none, the
+ * ranks share what the largest one has. nranks only changes disk_ranks if each rank has a device of
+ * its own.
  */
 void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training);
 
