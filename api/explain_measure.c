@@ -8,6 +8,7 @@
 #include "nn/offload/offload.h"
 #include "nn/program/compressed.h"
 #include "nn/program/storage.h"
+#include "nn/train/update.h"
 #include "nn/weights/decide.h"
 #include "nn/weights/device.h"
 
@@ -55,6 +56,7 @@ static void measure_parameters(const struct explanation *x, const struct tess_pr
 	}
 	out->weights_disk = files->bytes[TESS_REST];
 	out->state_disk = files->bytes[TESS_STATE];
+	out->transfer = tess_update_count_bytes(files);
 }
 
 static tess_status measure_rank(struct explanation *x, const struct tess_program *p,
@@ -76,7 +78,7 @@ static tess_status measure_rank(struct explanation *x, const struct tess_program
 	for (int32_t s = 0; s < l->nstages && x->timeline; s++)
 		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
-	out->total = out->weights + out->gradients + out->state + out->step;
+	out->total = out->weights + out->gradients + out->state + out->step + out->transfer;
 	return TESS_OK;
 }
 

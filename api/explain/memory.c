@@ -2,10 +2,9 @@
 #include "api/explain/format.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <tessera/names.h>
 
-enum { MEMORY_PARTS = 6 };
+enum { MEMORY_PARTS = 7 };
 
 struct memory_part { /* a part of a rank's memory */
 	const char *name, *key; /* heading; member of JSON */
@@ -34,22 +33,23 @@ static int list_parts(const struct tess_explanation *e, const struct tess_explai
                       int64_t positions, struct memory_part out[MEMORY_PARTS])
 {
 	uint64_t cache = r->cache * (uint64_t)positions;
-	struct memory_part training[] = {
-		{ "weights", "weights", r->weights },   { "gradients", "gradients", r->gradients },
-		{ "optimizer", "optimizer", r->state }, { "step", "step", r->step },
-		{ "total", "total", r->total },         { "on disk", "disk", count_disk(r) }
-	};
-	struct memory_part inference[] = { { "weights", "weights", r->weights },
-		                           { "KV cache", "cache", cache },
-		                           { "step", "step", r->step },
-		                           { "total", "total", r->total + cache } };
+	bool training = e->sequences, files = has_files(e);
+	int n = 0;
 
-	if (!e->sequences)
-		memcpy(out, inference, sizeof inference);
-	else
-		memcpy(out, training, sizeof training);
-	return e->sequences ? sizeof training / sizeof *training - !has_files(e)
-	                    : sizeof inference / sizeof *inference;
+	out[n++] = (struct memory_part){ "weights", "weights", r->weights };
+	if (training) {
+		out[n++] = (struct memory_part){ "gradients", "gradients", r->gradients };
+		out[n++] = (struct memory_part){ "optimizer", "optimizer", r->state };
+	} else {
+		out[n++] = (struct memory_part){ "KV cache", "cache", cache };
+	}
+	out[n++] = (struct memory_part){ "step", "step", r->step };
+	if (files)
+		out[n++] = (struct memory_part){ "transfers", "transfers", r->transfer };
+	out[n++] = (struct memory_part){ "total", "total", r->total + (training ? 0 : cache) };
+	if (files)
+		out[n++] = (struct memory_part){ "on disk", "disk", count_disk(r) };
+	return n;
 }
 
 /* Lists the sums over all ranks. */

@@ -108,12 +108,14 @@ struct tess_explained_rank {
 	uint64_t gradients;
 	/* State of the optimizer: moments, and master weights; 0 without training. */
 	uint64_t state;
-	/* Sum of the fields above, without the cache: bytes of memory. */
+	/* Sum of the fields above, without the cache, and of `transfer`: bytes of memory. */
 	uint64_t total;
 	/* Bytes of the file with offloaded weights and their gradients; 0: there is none. */
 	uint64_t weights_disk;
 	/* Bytes of the file with the offloaded state of the optimizer; 0: there is none. */
 	uint64_t state_disk;
+	/* Memory for what the optimizer reads and writes in files; 0: there are none. */
+	uint64_t transfer;
 };
 
 /* Bytes of the most loaded rank under a plan. */

@@ -16,9 +16,10 @@ static const struct forecast_case {
 	const char *const recompute[2], *const overrides[2];
 	int64_t micro; /* micro-batches of a step */
 	const char *schedule;
+	bool weights, state; /* in files */
 } cases[] = {
-	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
-	{ "data", "tp=3", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, false, false },
+	{ "data", "tp=3", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, false, false },
 	{ "data",
 	  "tp=2",
 	  "tp+sp",
@@ -26,16 +27,66 @@ static const struct forecast_case {
 	  { "model.layers.*" },
 	  { "lm_head=loss_parallel" },
 	  1,
-	  NULL },
-	{ "data", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
-	{ "data", "dp=3", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, NULL },
-	{ "tests/data/goldens/llama-bf16", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
-	{ "tests/data/goldens/gpt2", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	  NULL,
+	  false,
+	  false },
+	{ "data", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, false, false },
+	{ "data", "dp=3", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, NULL, false, false },
+	{ "tests/data/goldens/llama-bf16",
+	  "dp=2,tp=2",
+	  "tp",
+	  TESS_ADAMW,
+	  { 0 },
+	  { 0 },
+	  1,
+	  NULL,
+	  false,
+	  false },
+	{ "tests/data/goldens/gpt2",
+	  "tp=2",
+	  "tp",
+	  TESS_ADAMW,
+	  { 0 },
+	  { 0 },
+	  1,
+	  NULL,
+	  false,
+	  false },
 	/* the head of tied embeddings has a gradient and a copy of the table */
-	{ "data", "dp=2,pp=2", "none", TESS_ADAMW, { 0 }, { "dp:**=zero1" }, 1, NULL },
+	{ "data",
+	  "dp=2,pp=2",
+	  "none",
+	  TESS_ADAMW,
+	  { 0 },
+	  { "dp:**=zero1" },
+	  1,
+	  NULL,
+	  false,
+	  false },
 	/* slots of all stages and micro-batches */
-	{ "data", "pp=2,tp=2", "tp+sp", TESS_ADAMW, { 0 }, { 0 }, 3, "interleaved:2" },
-	{ "data", "pp=2", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, "zb-v" },
+	{ "data",
+	  "pp=2,tp=2",
+	  "tp+sp",
+	  TESS_ADAMW,
+	  { 0 },
+	  { 0 },
+	  3,
+	  "interleaved:2",
+	  false,
+	  false },
+	{ "data", "pp=2", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, "zb-v", false, false },
+	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 3, NULL, true, true },
+	{ "tests/data/goldens/llama-bf16",
+	  "dp=3,tp=1",
+	  "none",
+	  TESS_ADAMW,
+	  { 0 },
+	  { "dp:**=zero3" },
+	  1,
+	  NULL,
+	  true,
+	  false },
+	{ "data", "dp=2,pp=2", "none", TESS_SGD, { 0 }, { "dp:**=zero1" }, 1, NULL, true, true },
 };
 
 enum { CASES = sizeof cases / sizeof *cases, FIRST = TSAN ? 2 : 0 };
@@ -90,7 +141,12 @@ static tess_status compare_rank(struct tess_world *w, void *arg)
 	HOLDS(said->state == info.state_bytes);
 	/* parts of memory that ranks share are equal */
 	HOLDS(said->step <= info.step_bytes && info.step_bytes <= f->e->total.step);
-	HOLDS(said->total == said->weights + said->gradients + said->state + said->step);
+	HOLDS(said->total ==
+	      said->weights + said->gradients + said->state + said->step + said->transfer);
+	HOLDS(said->transfer == info.transfer_bytes);
+	HOLDS(said->weights_disk == info.weight_disk_bytes);
+	HOLDS(said->state_disk == info.state_disk_bytes);
+	HOLDS((info.weight_disk_bytes > 0) == f->how->weights);
 	return TESS_OK;
 }
 
@@ -116,7 +172,9 @@ START_TEST(allocates_what_is_said)
 		                               .optimizer = c->optimizer,
 		                               .recompute = c->recompute[0] ? c->recompute : NULL,
 		                               .pipeline_schedule = c->schedule,
-		                               .micro_batches = c->micro } };
+		                               .micro_batches = c->micro,
+		                               .offload_weights = c->weights ? "/tmp" : NULL,
+		                               .offload_optimizer = c->state ? "/tmp" : NULL } };
 	struct tess_explanation *e;
 	char dir[512];
 
