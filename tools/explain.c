@@ -13,7 +13,8 @@ struct explain_options {
 	const char *svg, *schedule, *timeline, *times;
 	struct tess_tool_list recompute;
 	int32_t tokens, batch, micro, sequence, optimizer;
-	uint64_t memory;
+	const char *offload_optimizer, *offload_weights; /* a folder, or "host" */
+	uint64_t memory, tile;
 	bool program, storage, json, train;
 };
 
@@ -46,6 +47,10 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 	if (!a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
+		                 "of training; add --train");
+	if (!a->train && (a->offload_optimizer || a->offload_weights || a->tile))
+		return tess_fail(TESS_EINVAL,
+		                 "--offload-optimizer, --offload-weights and --tile are of a step "
 		                 "of training; add --train");
 	if (a->train && a->session.weights)
 		return tess_fail(
@@ -84,6 +89,12 @@ static const struct tess_tool_option training_options[] = {
 	  AT(sequence), .lo = 1, .hi = 1 << 20 },
 	{ "optimizer", NULL, "optimizer; sgd has no momentum here (default: adamw)", AT(optimizer),
 	  .lo = TESS_ADAMW, .hi = TESS_SGD, .get_name = name_optimizer },
+	{ "offload-optimizer", "DIR|host", "as for tessera train; nothing is written to DIR",
+	  AT(offload_optimizer) },
+	{ "offload-weights", "DIR|host", "as for tessera train; nothing is written to DIR",
+	  AT(offload_weights) },
+	{ "tile", "SIZE", "maximum bytes of a weight that is gathered or fetched at once",
+	  AT(tile) },
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",
 	  AT(recompute) },
@@ -184,7 +195,10 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .pipeline_schedule = a->schedule,
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL,
-		                                .micro_batches = nmicro };
+		                                .micro_batches = nmicro,
+		                                .offload_optimizer = a->offload_optimizer,
+		                                .offload_weights = a->offload_weights,
+		                                .tile = a->tile };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
 	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
