@@ -46,7 +46,7 @@ static tess_status encode_request(struct tess_arena *arena,
 		return tess_fail(TESS_ENOENT, "the checkpoint has no tokenizer; give ids");
 	if (!r->ids)
 		st = tess_tokenizer_encode(source->tokenizer, r->text ? r->text : "", r->ntext,
-		                           !before, &made, &n);
+		                           !before && !r->chat, &made, &n);
 	if (st)
 		return tess_fail_in(st, "the prompt");
 	ids = TESS_NEW(arena, int32_t, n + 1);
@@ -58,11 +58,20 @@ static tess_status encode_request(struct tess_arena *arena,
 	return ids ? TESS_OK : TESS_ENOMEM;
 }
 
+/* Returns the id of the token that ends a turn of the chat template, or -1. */
+static int32_t find_turn_end(const struct tess_request_source *source, const struct tess_request *r)
+{
+	const char *token = r->chat ? tess_chat_get_end(r->chat) : "";
+
+	return *token && source->tokenizer ? tess_tokenizer_token_to_id(source->tokenizer, token)
+	                                   : -1;
+}
+
 static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_request_source *source,
                                  const struct tess_request *r, struct tess_shared_request *out)
 {
 	int64_t n = r->stop ? r->nstop : source->generation->neos;
-	int32_t *stop;
+	int32_t *stop, end = find_turn_end(source, r);
 
 	if (r->nstop < 0 || (r->nstop && !r->stop) || r->nstop > source->vocabulary)
 		return tess_fail(TESS_EINVAL,
@@ -74,6 +83,8 @@ static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_req
 
 	for (int64_t i = 0; i < n && stop; i++)
 		stop[i] = r->stop ? r->stop[i] : (int32_t)source->generation->eos[i];
+	if (stop && !r->stop && end >= 0)
+		stop[n++] = end;
 	out->stop = stop;
 	out->nstop = n;
 	return stop ? TESS_OK : TESS_ENOMEM;

@@ -38,12 +38,12 @@ static const struct familiar options[] = {
 	{ "max-steps", "steps", "use --steps N" },
 	{ "output-dir", "save", "use --save DIR" },
 	{ "stream", NULL, "text is printed as it is generated" },
-	{ "system", NULL, "write the chat format into --prompt" },
 	{ NULL, NULL, NULL },
 };
 
 static const struct familiar commands[] = {
-	{ "chat", NULL, "docs/examples/chat.c is a chat in C" },
+	{ "chat", NULL,
+	  "generate --messages FILE answers chats; docs/examples/chat.c is a chat in C" },
 	{ "run", NULL, "use generate" },
 	{ "serve", NULL, "generate --prompts - reads prompts from stdin" },
 	{ "server", NULL, "generate --prompts - reads prompts from stdin" },

@@ -209,6 +209,8 @@ tess_status tess_logits_check_writable(const char *path);
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
+struct tess_chat;
+
 /* Flags of a request. */
 enum { TESS_ALL_LOGITS = 1, TESS_TOKEN_LOGITS = 2 };
 
@@ -242,8 +244,12 @@ struct tess_request {
 	/* Maximum number of new tokens. 0: that of the checkpoint, or else 256; negative: none;
 	 * INT64_MAX: as many as fit. */
 	int64_t max_tokens;
+	/* Template that rendered `text` (tess_chat_render); NULL: none. The text has its special
+	 * tokens, so none are added. The token that ends a turn also ends the sequence, if the
+	 * tokenizer has it and `stop` is NULL. */
+	const struct tess_chat *chat;
 };
-TESS_TIGHT(tess_request, max_tokens);
+TESS_TIGHT(tess_request, chat);
 
 /* Reasons why a request ends: limit of tokens, stop id, callback, failure. */
 enum { TESS_FINISH_LENGTH = 1, TESS_FINISH_STOP, TESS_FINISH_INTERRUPT, TESS_FINISH_FAILED };

@@ -31,6 +31,7 @@
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
 
+#include <tessera/chat.h>
 #include <tessera/dataset.h>
 #include <tessera/dtensor.h>
 #include <tessera/explain.h>

@@ -68,7 +68,7 @@ class Request(Struct):
     _fields_ = [
         ("size", c_uint32), ("flags", c_int32), ("text", c_char_p), ("ntext", c_uint64), ("ids", POINTER(c_int32)),
         ("nids", c_int64), ("sequence", c_void_p), ("sampling", POINTER(Sampling)), ("stop", POINTER(c_int32)),
-        ("nstop", c_int64), ("max_tokens", c_int64),
+        ("nstop", c_int64), ("max_tokens", c_int64), ("chat", c_void_p),
     ]
 
 

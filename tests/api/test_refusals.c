@@ -25,6 +25,7 @@ static struct { /* objects for the calls of the table */
 	struct tess_sequence *sequence;
 	struct tess_trainer *trainer;
 	struct tess_tokenizer *tokenizer;
+	struct tess_chat *chat;
 	struct tess_decode_stream *stream;
 	struct tess_dataset *dataset;
 	struct tess_explanation *explanation;
@@ -56,6 +57,14 @@ static struct tess_weight_storage weights[1];
 static struct tess_dtensor_move moves[1];
 static const int64_t shape[] = { 2, 3 }, negative[] = { -1, 3 }, large[] = { 1 << 30, 1 << 30 };
 static const struct tess_place rows = { .kind = TESS_SHARD };
+static const struct tess_chat_message question = { "user", "a", 1 };
+static const struct tess_chat_message no_role = { NULL, "a", 1 };
+static const struct tess_chat_message no_content = { "user", NULL, 1 };
+static const struct tess_chat_message no_utf8 = { "user", "\xff", 1 };
+static const struct tess_chat_message large_content = { "user", "a", UINT64_MAX };
+static const struct tess_chat_options no_size;
+static const struct tess_chat_options both_flags = { .size = sizeof both_flags, .flags = 3 };
+static struct tess_chat_text rendered;
 static char saved[] = "/tmp/tessera-refusals-XXXXXX";
 static void *nothing; /* a place for results */
 
@@ -492,6 +501,33 @@ static bool read_row(int i, bool make, const char **name)
 		GIVES(true, isnan(tess_schedule_get(&(struct tess_schedule){ .lr = 1 }, -1)));
 		GIVES(true, isnan(tess_schedule_get(&(struct tess_schedule){ .kind = 99 }, 0)));
 
+		/* chats */
+		ROW(tess_chat_open(NULL, "chatml", OUT(tess_chat)));
+		ROW(tess_chat_open(dir, "chatml", NULL));
+		ROW(tess_chat_open(dir, "no such", OUT(tess_chat)));
+		ROW(tess_chat_open("/no/such", NULL, OUT(tess_chat)));
+		NOTHING(tess_chat_close(NULL));
+		GIVES(true, !tess_chat_get_name(NULL));
+		GIVES(true, !*tess_chat_get_end(NULL));
+		GIVES(true, tess_chat_list_names(NULL, 1) == 0);
+		GIVES(true, tess_chat_list_names(&bytes, -1) == 0);
+		ROW(tess_chat_render(NULL, &question, 1, NULL, &rendered));
+		ROW(tess_chat_render(on.chat, NULL, 1, NULL, &rendered));
+		ROW(tess_chat_render(on.chat, &question, 0, NULL, &rendered));
+		ROW(tess_chat_render(on.chat, &question, -1, NULL, &rendered));
+		ROW(tess_chat_render(on.chat, &question, 1, &no_size, &rendered));
+		ROW(tess_chat_render(on.chat, &question, 1, &both_flags, &rendered));
+		ROW(tess_chat_render(on.chat, &question, 1, NULL, NULL));
+		ROW(tess_chat_render(on.chat, &no_role, 1, NULL, &rendered));
+		ROW(tess_chat_render(on.chat, &no_content, 1, NULL, &rendered));
+		ROW(tess_chat_render(on.chat, &no_utf8, 1, NULL, &rendered));
+		ROW(tess_chat_render(on.chat, &large_content, 1, NULL, &rendered));
+		ROW(tess_chat_render_row(NULL, "[]", 2, NULL, &rendered));
+		ROW(tess_chat_render_row(on.chat, NULL, 2, NULL, &rendered));
+		ROW(tess_chat_render_row(on.chat, "[]", 2, NULL, &rendered));
+		ROW(tess_chat_render_row(on.chat, "[]", 2, NULL, NULL));
+		NOTHING(tess_chat_text_free(NULL));
+
 		/* tokenizers */
 		ROW(tess_tokenizer_open(NULL, OUT(tess_tokenizer)));
 		ROW(tess_tokenizer_open(dir, NULL));
@@ -720,6 +756,7 @@ static tess_status open_handles(struct tess_world *w)
 	    (st = tess_sequence_open(on.session, &on.sequence)) ||
 	    (st = tess_trainer_open(on.mesh, dir, NULL, &on.trainer)) ||
 	    (st = tess_tokenizer_open(dir, &on.tokenizer)) ||
+	    (st = tess_chat_open(dir, "chatml", &on.chat)) ||
 	    (st = tess_decode_stream_open(on.tokenizer, true, &on.stream)) ||
 	    (st = tess_dataset_open(&texts, 1, DATASET(.tokenizer = dir), &on.dataset)) ||
 	    (st = tess_explain(dir, "tp", 1, 1, NULL, &on.explanation)) ||
@@ -745,6 +782,7 @@ static tess_status make_all_calls(struct tess_world *w, void *arg)
 	tess_dataset_close(on.dataset);
 	tess_decode_stream_close(on.stream);
 	tess_tokenizer_close(on.tokenizer);
+	tess_chat_close(on.chat);
 	tess_trainer_close(on.trainer);
 	tess_session_close(on.session);
 	tess_dtensor_free(on.tensor);

@@ -149,11 +149,11 @@ static const struct sentence once[] = {
 	{ "$T generate data --tp 2", 2, 1, "use -n N, or --mesh tp=N" },
 	{ "$T train data --tensor-parallel-size 2", 2, 1, "use -n N, or --mesh tp=N" },
 	{ "$T generate data --stream", 2, 1, "no such option: --stream; text is printed as it is" },
-	{ "$T generate data --system x", 2, 1, "no such option: --system; write the chat" },
+	{ "$T generate data --system x", 2, 1, "--system: applies to conversations; give" },
 	{ "$T train data --epochs 2", 2, 1, "use --steps N" },
 	{ "$T train data --learning-rate 2", 2, 1, "use --lr X" },
 	{ "$T generate data --learning-rate 2", 2, 1, "no such option: --learning-rate; see " },
-	{ "$T chat data", 2, 1, "no command \"chat\"; docs/examples/chat.c is a chat" },
+	{ "$T chat data", 2, 1, "no command \"chat\"; generate --messages FILE" },
 	{ "$T serve data", 2, 1, "no command \"serve\"; generate --prompts - reads prompts" },
 	{ "$T generate data -n 600 --prompt a", 1, 1,
 	  "use 1 to 32 (\"model.embed_tokens\": \"embedding_rowwise\" of tp); -n is the number of "

@@ -15,14 +15,18 @@ static tess_status parse_prompt(const char *name, const char *text, void *to)
 {
 	struct prompts *p = to;
 
-	if (p->lines || (p->n && !strcmp(name, "--prompts")))
-		return tess_fail(
-			TESS_EINVAL,
-			"--prompts: contains all prompts; give it once, without other prompts");
+	bool lines = !strcmp(name, "--prompts") || !strcmp(name, "--messages");
+
+	if (p->lines || (p->n && lines))
+		return tess_fail(TESS_EINVAL,
+		                 "%s: contains all prompts; give it once, without other prompts",
+		                 p->lines ? prompts_get_option(p) : name);
 	if (!strcmp(name, "--prompt-file"))
 		return prompts_add_file(p, text);
 	if (!strcmp(name, "--prompts"))
 		return prompts_add_lines(p, text);
+	if (!strcmp(name, "--messages"))
+		return prompts_add_messages(p, text);
 	if (!strcmp(name, "--ids"))
 		return prompts_add_ids(p, text);
 	return prompts_add_text(p, text, strlen(text));
@@ -39,14 +43,25 @@ static tess_status check_file_option(const struct generate_options *a, const cha
 	if (a->prompts.lines)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: requires one prompt; give --prompt, --prompt-file or "
-		                 "--ids, not --prompts",
-		                 option);
+		                 "--ids, not %s",
+		                 option, prompts_get_option(&a->prompts));
 	if (a->prompts.n > 1)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: requires one prompt, and %lld are given; run the command "
 		                 "for each",
 		                 option, (long long)a->prompts.n);
 	return TESS_OK;
+}
+
+/* Checks the options of --messages, which may precede it. */
+static tess_status check_chat_options(const struct generate_options *a)
+{
+	const char *option = a->system ? "--system" : a->template_name ? "--chat-template" : NULL;
+
+	if (a->prompts.chats || !option)
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL, "%s: applies to conversations; give --messages FILE, too",
+	                 option);
 }
 
 static tess_status check_file_options(const struct generate_options *a)
@@ -70,6 +85,12 @@ static const struct tess_tool_option prompt_options[] = {
 	{ "prompts", "FILE",
 	  "prompts as JSON lines {\"prompt\": TEXT} or {\"ids\": [1,2,3]}, - for stdin",
 	  .parse = parse_prompt, AT(prompts) },
+	{ "messages", "FILE",
+	  "chats as JSON lines: [{\"role\": \"user\", \"content\": TEXT}], - for stdin",
+	  .parse = parse_prompt, AT(prompts) },
+	{ "system", "TEXT", "system message of chats without one", AT(system) },
+	{ "chat-template", "NAME", "template of chats (default: checkpoint's, by its SHA-256)",
+	  AT(template_name) },
 	{ "prefill-chunk", "N", "maximum prompt tokens per step (default: 512; cuda: 2048)",
 	  AT(chunk), .lo = 1, .hi = INT32_MAX },
 	{ "batch", "N", "maximum number of concurrent sequences (default: 1024)", AT(batch),
@@ -135,6 +156,8 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 
 	if (!st)
 		st = tess_tool_take_strategy(&a->session);
+	if (!st)
+		st = check_chat_options(a);
 	return st ? st : check_file_options(a);
 }
 
@@ -246,6 +269,19 @@ static tess_status run_with_stdin(struct generate_options *a, char **argv, int *
 	return st;
 }
 
+/* Opens the chat template, and renders the conversations. */
+static tess_status render_chats(struct generate_options *a)
+{
+	tess_status st = tess_chat_open(a->session.model, a->template_name, &a->chat);
+
+	if (st)
+		return tess_fail(st, "%s%s",
+		                 a->template_name ? "--chat-template: "
+		                                  : "--messages without --chat-template NAME: ",
+		                 tess_error());
+	return prompts_render(&a->prompts, a->chat, a->system);
+}
+
 static tess_status run_generate(struct generate_options *a, char **argv, int *exit_status)
 {
 	bool launched;
@@ -257,6 +293,8 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 		st = choose_default_prompt(a, launched);
 	if (!st)
 		st = check_generate_outputs(a);
+	if (!st && a->prompts.chats)
+		st = render_chats(a);
 	if (!st && launched)
 		return tess_tool_join_job(a->session.ranks, generate_run_rank, a);
 	if (!st)
@@ -285,6 +323,7 @@ static int execute_generate(int argc, char **argv)
 	if (st < 0)
 		tess_tool_print_error("generate");
 	prompts_free(&a.prompts);
+	tess_chat_close(a.chat);
 	if (st < 0)
 		return usage ? 2 : 1;
 	if (exit_status || tess_tool_is_interrupted())

@@ -10,6 +10,8 @@ struct generate_options {
 	const char *logits, *values, *values_of, *flight;
 	int32_t batch;
 	struct prompts prompts;
+	const char *system, *template_name; /* of --messages */
+	struct tess_chat *chat; /* that renders them; NULL: none */
 	bool from_stdin; /* the prompt is stdin, without an option */
 	int32_t max_tokens, top_k; /* -1: not given */
 	int32_t chunk;

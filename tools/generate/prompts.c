@@ -207,6 +207,18 @@ tess_status prompts_add_ids(struct prompts *p, const char *text)
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
 
+/* Copies `len` bytes, and appends a 0. Returns NULL without memory. */
+static char *copy_line(const char *s, size_t len)
+{
+	char *copy = malloc(len + 1);
+
+	if (copy) {
+		memcpy(copy, s, len);
+		copy[len] = '\0';
+	}
+	return copy;
+}
+
 /* Reads an optional number. TESS_EINVAL: not a number within [lo, hi]. */
 static tess_status read_real(const json_t *o, const char *key, double lo, double hi, double *out)
 {
@@ -278,6 +290,24 @@ static tess_status check_keys(const json_t *o)
 	return TESS_OK;
 }
 
+/* Reads the options of a line. */
+static tess_status read_prompt_options(const json_t *o, struct prompt *p)
+{
+	tess_status st = read_real(o, "temperature", 0, 1e6, &p->temperature);
+
+	if (!st)
+		st = read_real(o, "top_p", 0, 1, &p->top_p);
+	if (!st)
+		st = read_real(o, "min_p", 0, 1, &p->min_p);
+	if (!st)
+		st = read_real(o, "repetition_penalty", 1e-6, 1e6, &p->penalty);
+	if (!st)
+		st = read_integer(o, "top_k", INT32_MAX, &p->top_k);
+	if (!st)
+		st = read_integer(o, "seed", INT64_MAX, &p->seed);
+	return st ? st : read_integer(o, "max_tokens", INT32_MAX, &p->max_tokens);
+}
+
 static tess_status read_object(const json_t *o, struct prompt *p)
 {
 	const json_t *text = json_object_get(o, "prompt"), *ids = json_object_get(o, "ids");
@@ -296,54 +326,56 @@ static tess_status read_object(const json_t *o, struct prompt *p)
 	if (!st && ids)
 		st = read_id_list(ids, p);
 	if (!st)
-		st = read_real(o, "temperature", 0, 1e6, &p->temperature);
-	if (!st)
-		st = read_real(o, "top_p", 0, 1, &p->top_p);
-	if (!st)
-		st = read_real(o, "min_p", 0, 1, &p->min_p);
-	if (!st)
-		st = read_real(o, "repetition_penalty", 1e-6, 1e6, &p->penalty);
-	if (!st)
-		st = read_integer(o, "top_k", INT32_MAX, &p->top_k);
-	if (!st)
-		st = read_integer(o, "seed", INT64_MAX, &p->seed);
-	if (!st)
-		st = read_integer(o, "max_tokens", INT32_MAX, &p->max_tokens);
+		st = read_prompt_options(o, p);
 	if (st || !text)
 		return st;
 	p->len = json_string_length(text);
-	p->text = malloc(p->len + 1);
-	if (!p->text)
-		return tess_fail(TESS_ENOMEM, "--prompts: out of memory");
-	memcpy(p->text, json_string_value(text), p->len + 1);
-	return TESS_OK;
+	p->text = copy_line(json_string_value(text), p->len);
+	return p->text ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+}
+
+/* Keeps a line of --messages, whose template is not known yet. */
+static tess_status read_conversation(const json_t *o, const char *line, size_t len,
+                                     struct prompt *p)
+{
+	p->row = copy_line(line, len);
+	p->nrow = len;
+	if (!p->row)
+		return tess_fail(TESS_ENOMEM, "--messages: out of memory");
+	return json_is_object(o) ? read_prompt_options(o, p) : TESS_OK;
+}
+
+/* Keeps the message of a line that cannot be run. */
+static tess_status set_prompt_error(const struct prompts *all, struct prompt *p)
+{
+	p->error = strdup(tess_error());
+	return p->error ? TESS_OK
+	                : tess_fail(TESS_ENOMEM, "%s: out of memory", prompts_get_option(all));
 }
 
 static tess_status add_line(struct prompts *p, const char *line, size_t len, int64_t number)
 {
 	struct prompt *last = NULL;
 	json_t *o = NULL;
-	tess_status st = add_prompt(p, "--prompts", &last);
+	tess_status st = add_prompt(p, prompts_get_option(p), &last);
 
 	if (st)
 		return st;
 	last->index = number;
 	st = tess_tool_parse_line(line, len, &o);
 	if (!st)
-		st = read_object(o, last);
+		st = p->chats ? read_conversation(o, line, len, last) : read_object(o, last);
 	json_decref(o);
-	if (st != TESS_EINVAL)
-		return st;
-	last->error = strdup(tess_error());
-	return last->error ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+	return st == TESS_EINVAL ? set_prompt_error(p, last) : st;
 }
 
-tess_status prompts_add_lines(struct prompts *p, const char *path)
+static tess_status add_lines(struct prompts *p, const char *path)
 {
 	char *text;
 	size_t len = 0;
 	int64_t number = 0;
-	tess_status st = read_file("--prompts", path, PROMPTS_BYTES_MAX, NULL, &text, &len);
+	tess_status st =
+		read_file(prompts_get_option(p), path, PROMPTS_BYTES_MAX, NULL, &text, &len);
 
 	p->lines = true;
 	p->file = path;
@@ -359,12 +391,56 @@ tess_status prompts_add_lines(struct prompts *p, const char *path)
 	return st;
 }
 
+tess_status prompts_add_lines(struct prompts *p, const char *path)
+{
+	return add_lines(p, path);
+}
+
+tess_status prompts_add_messages(struct prompts *p, const char *path)
+{
+	p->chats = true;
+	return add_lines(p, path);
+}
+
+const char *prompts_get_option(const struct prompts *p)
+{
+	return p->chats ? "--messages" : "--prompts";
+}
+
+tess_status prompts_render(struct prompts *p, const struct tess_chat *chat, const char *system)
+{
+	const struct tess_chat_options options = { .size = sizeof options,
+		                                   .flags = TESS_CHAT_PROMPT,
+		                                   .system = system };
+
+	for (int64_t i = 0; i < p->n; i++) {
+		struct prompt *q = &p->list[i];
+		struct tess_chat_text text = { 0 };
+		tess_status st = TESS_OK;
+
+		if (!q->row || q->error)
+			continue;
+		st = tess_chat_render_row(chat, q->row, q->nrow, &options, &text);
+		q->text = text.text;
+		q->len = text.ntext;
+		free(text.answers);
+		if (st == TESS_EINVAL)
+			st = set_prompt_error(p, q);
+		if (st)
+			return st;
+		free(q->row);
+		q->row = NULL;
+	}
+	return TESS_OK;
+}
+
 void prompts_free(struct prompts *p)
 {
 	for (int64_t i = 0; i < p->n; i++) {
 		free(p->list[i].text);
 		free(p->list[i].ids);
 		free(p->list[i].error);
+		free(p->list[i].row);
 	}
 	free(p->list);
 	*p = (struct prompts){ 0 };

@@ -11,6 +11,8 @@ struct prompt {
 	int32_t *ids; /* instead of text */
 	int64_t nids, index; /* index: its number, or line of the file, from 0 */
 	char *error; /* reason why the line cannot be run */
+	char *row; /* a line of --messages, until it is rendered: `nrow` bytes; or NULL */
+	size_t nrow;
 	const char *file; /* source of the text, borrowed; NULL: not a file */
 	/* options of this prompt; NAN or -1: those of the command */
 	double temperature, top_p, min_p, penalty;
@@ -20,7 +22,8 @@ struct prompt {
 struct prompts {
 	struct prompt *list;
 	int64_t n;
-	bool lines; /* from --prompts: results are lines of JSON */
+	bool lines; /* from --prompts or --messages: results are lines of JSON */
+	bool chats; /* from --messages */
 	const char *file; /* source of these lines, borrowed; "-": stdin */
 };
 
@@ -39,6 +42,19 @@ tess_status prompts_add_ids(struct prompts *p, const char *text);
  * bad line becomes a prompt with an error; empty lines are skipped.
  */
 tess_status prompts_add_lines(struct prompts *p, const char *path);
+/*
+ * Adds a conversation per line: a list of messages, or an object with one at "messages", optionally
+ * sampling and "max_tokens". prompts_render gives the texts.
+ */
+tess_status prompts_add_messages(struct prompts *p, const char *path);
+/*
+ * Renders the conversations by the chat template `chat`, up to the beginning of an answer. A
+ * conversation that cannot be rendered becomes a prompt with an error. system: the system message
+ * of conversations without one, or NULL.
+ */
+tess_status prompts_render(struct prompts *p, const struct tess_chat *chat, const char *system);
+/* Returns the option that read the lines, "--prompts" or "--messages". */
+const char *prompts_get_option(const struct prompts *p);
 void prompts_free(struct prompts *p);
 
 #endif

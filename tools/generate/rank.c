@@ -243,8 +243,8 @@ static void report_failed_line(const struct prompts *p, int64_t line, const char
 	bool named = strcmp(p->file, "-") != 0;
 
 	failed = 1;
-	fprintf(stderr, "tessera generate: --prompts%s%s: line %lld: %s\n", named ? " " : "",
-	        named ? p->file : "", (long long)line + 1, sentence);
+	fprintf(stderr, "tessera generate: %s%s%s: line %lld: %s\n", prompts_get_option(p),
+	        named ? " " : "", named ? p->file : "", (long long)line + 1, sentence);
 }
 
 static void report_failed_prompt(const struct generate_state *s, int64_t i, const char *sentence)
@@ -413,6 +413,7 @@ static void add_request(struct generate_state *s, const struct prompt *p)
 		.nids = p->nids,
 		.sampling = &s->sampling[i],
 		.stop = a->ignore_eos ? &none : NULL,
+		.chat = a->chat,
 		.max_tokens = max_tokens < 0 ? 0
 		              : max_tokens   ? max_tokens
 		                             : -1,
