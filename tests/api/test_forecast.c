@@ -68,6 +68,25 @@ static const struct forecast_case {
 	  1,
 	  NULL,
 	  { FOLDER, FOLDER } },
+	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 3, NULL, { FOLDER, FOLDER } },
+	{ "data",
+	  "dp=2,pp=2",
+	  "none",
+	  TESS_SGD,
+	  { 0 },
+	  { "dp:**=zero1" },
+	  1,
+	  NULL,
+	  { FOLDER, FOLDER } },
+	{ "tests/data/goldens/llama-bf16",
+	  "dp=3,tp=1",
+	  "none",
+	  TESS_ADAMW,
+	  { 0 },
+	  { "dp:**=zero3" },
+	  1,
+	  NULL,
+	  { NULL, FOLDER } },
 };
 
 enum { CASES = sizeof cases / sizeof *cases, FIRST = TSAN ? 2 : 0 };
@@ -125,7 +144,8 @@ static tess_status compare_rank(struct tess_world *w, void *arg)
 	HOLDS(said->transfer == info.transfer_bytes);
 	HOLDS(said->weights_disk == info.weight_disk_bytes);
 	HOLDS(said->state_disk == info.state_disk_bytes);
-	HOLDS(!f->how->offload[0] || (said->state_disk && said->transfer));
+	HOLDS(!f->how->offload[1] || (said->weights_disk && said->transfer));
+	HOLDS(!f->how->offload[0] || f->how->optimizer == TESS_SGD || said->state_disk);
 	HOLDS(said->total ==
 	      said->weights + said->gradients + said->state + said->step + said->transfer);
 	return TESS_OK;
