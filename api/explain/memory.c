@@ -2,6 +2,7 @@
 #include "api/explain/format.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <tessera/names.h>
 
 enum { MEMORY_PARTS = 7 };
