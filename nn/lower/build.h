@@ -50,6 +50,7 @@ struct build {
 	struct build_gradients *gradients; /* in training */
 	struct build_writes *writes; /* of gradients to files */
 	struct build_gathers *gathers;
+	struct build_final *final; /* NULL: no weight is announced */
 	const struct build_tiling *tiling; /* by record, in training (tiles.h) */
 	int32_t nbuffers, nin_place, nuses, record;
 	int32_t tile; /* index of the tile that is lowered; 0: the record has none, or its first */
@@ -174,6 +175,15 @@ void build_place_gradients(struct build *b);
  */
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
+/*
+ * Announce weights whose state is in a file, once they are final (final.c): the plan is made before
+ * that of gradients, which expects each part, and announces it when it is stored; so does each
+ * record after its steps.
+ */
+void build_plan_final(struct build *b);
+void build_expect_gradient(struct build *b, const struct tess_weight *w);
+void build_announce_gradient(struct build *b, const struct tess_weight *w);
+void build_announce_record(struct build *b, const struct tess_record *rec);
 /* Waits for outstanding sums and writes of gradients, after the records of a segment. */
 void build_finish_gradients(struct build *b);
 /* Returns the empty list of writes under way; NULL: no memory. */

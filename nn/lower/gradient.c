@@ -318,6 +318,7 @@ static void assign_record(struct build *b, int32_t i)
 			            .n = n * cols,
 			            .lo = row * cols,
 			            .len = more * cols };
+		build_expect_gradient(b, s->record->weight[0]);
 		assign_slot(b, s);
 		if (!more)
 			break;
@@ -542,6 +543,9 @@ static void finish_bucket(struct build *b, const struct bucket *k)
 		store_slot(b, s, &d);
 		at += n;
 	}
+	for (int32_t i = 0; i < k->nslots; i++)
+		if (k->slot[i].bucket == k)
+			build_announce_gradient(b, k->slot[i].record->weight[0]);
 }
 
 /* Returns true if the number or the bytes of outstanding sums have reached the limit. */
@@ -636,6 +640,7 @@ void build_add_gradient(struct build *b, const struct tess_record *rec)
 	g->next++;
 	if (!s->bucket) {
 		add_finished_gradient(b, s);
+		build_announce_gradient(b, rec->weight[0]);
 		return;
 	}
 	pack_nodes(b, s);

@@ -208,6 +208,7 @@ static void lower_records(struct build *b, struct value *dense)
 		if (p->check && !b->status)
 			build_add_checks(b, rec);
 		make_dense_values(b, rec, dense);
+		build_announce_record(b, rec);
 	}
 	if (!b->status)
 		leave_segment(b);
@@ -312,6 +313,8 @@ static tess_status lower_program(const struct tess_program *p, int32_t rank,
 		set_page_classes(&b);
 	if (!b.status)
 		alloc_values(&b);
+	if (!b.status && p->training && !wanted)
+		build_plan_final(&b);
 	if (!b.status && p->training)
 		build_place_gradients(&b);
 	if (!b.status && p->training)

@@ -23,6 +23,7 @@ enum {
 	TESS_STEP_CALL,
 	TESS_STEP_CHECK,
 	TESS_STEP_TRANSFER, /* moves elements between memory and a file (nn/offload/offload.h) */
+	TESS_STEP_FINAL, /* a weight may be updated (final.c), or all losses are computed */
 	TESS_STEP_WAIT /* waits for a started COLL, SUM or TRANSFER */
 };
 
@@ -62,6 +63,7 @@ struct tess_step {
 		};
 		struct tess_transfer transfer; /* TRANSFER; binding sets its memory */
 		struct tess_check *check; /* CHECK */
+		const struct tess_weight *final_weight; /* FINAL; NULL: the losses */
 	};
 	/* while under way: the calls of a COLL or SUM, and the previously started step */
 	struct tess_work *work;

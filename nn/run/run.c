@@ -114,6 +114,19 @@ static void test_steps(const struct tess_step *s, struct tess_offload *offload)
 			tess_work_test(s->work);
 }
 
+/* ---- final weights --------------------------------------------------------------------------- */
+
+static tess_status announce_final(const struct tess_step *s, const struct tess_run_groups *groups)
+{
+	const struct tess_final_calls *calls = groups->final;
+
+	if (calls && !s->final_weight)
+		return calls->take_losses(calls->self);
+	if (calls)
+		calls->take_weight(calls->self, s->final_weight);
+	return TESS_OK;
+}
+
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *d,
@@ -132,6 +145,8 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 		                                   s->sum_out);
 	case TESS_STEP_TRANSFER:
 		return start_step(s, d, groups, under_way);
+	case TESS_STEP_FINAL:
+		return announce_final(s, groups);
 	case TESS_STEP_WAIT:
 		return wait_for_step(s->of, d, under_way);
 	case TESS_STEP_CHECK:
@@ -181,7 +196,8 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 		st = tess_device_sync(d, "profile");
 	if (s->kind == TESS_STEP_OP || s->kind == TESS_STEP_CALL)
 		tess_profile_add_op(p, s->kind == TESS_STEP_OP ? &s->op : NULL, began);
-	else if (s->kind != TESS_STEP_CHECK && call->kind != TESS_STEP_TRANSFER)
+	else if (s->kind != TESS_STEP_CHECK && s->kind != TESS_STEP_FINAL &&
+	         call->kind != TESS_STEP_TRANSFER)
 		tess_profile_add_call(p, is_sent_to_one(call) ? NULL : get_step_group(groups, call),
 		                      began);
 	p->ns += tess_now() - began;
@@ -200,6 +216,8 @@ static tess_status run_measured_step(struct tess_step *s, const struct tess_open
 	if (spans->group && !st)
 		tess_compute_spans_add(spans, s, began);
 	test_steps(*under_way, groups->offload);
+	if (!st && groups->final)
+		groups->final->advance(groups->final->self);
 	return st;
 }
 

@@ -10,6 +10,19 @@
 
 enum { TESS_GRAPHS_NONE, TESS_GRAPHS_OPS, TESS_GRAPHS_CALLS };
 
+struct tess_final_calls { /* what a run calls while it continues with the backward */
+	/*
+	 * All losses of the micro-batch are computed; on all ranks at the same place. Collective.
+	 * Returns a failure of the run.
+	 */
+	tess_status (*take_losses)(void *self);
+	/* The gradient of w is final, and no later step reads w. */
+	void (*take_weight)(void *self, const struct tess_weight *w);
+	/* Called after each step; does not block. */
+	void (*advance)(void *self);
+	void *self;
+};
+
 struct tess_run_groups { /* borrowed */
 	struct tess_group *all; /* the ranks of the program's mesh, in its order */
 	struct tess_group *stage; /* those of this rank's stages, which compare values */
@@ -17,6 +30,7 @@ struct tess_run_groups { /* borrowed */
 	/* ranks along dp that keep the shares of one copy of weights; NULL: all ranks along it */
 	struct tess_group *shards;
 	struct tess_offload *offload; /* weights, gradients and state in files; NULL: none */
+	const struct tess_final_calls *final; /* NULL: nothing is called */
 	int64_t *waited; /* accumulates the ns of collectives; NULL: not measured */
 	struct tess_profile *profile; /* measures each step, without graphs; NULL: none */
 	int32_t graphs; /* TESS_GRAPHS_... */

@@ -314,12 +314,12 @@ struct step { /* a step that runs */
 	int32_t *nonfinite; /* by sequence, in the order of the batches: its loss is NaN or Inf */
 	double loss, norm;
 	bool updates; /* weights are updated */
+	bool updates_early; /* from when their gradients are final */
 };
 
 static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 {
 	struct tess_accumulator loss = { 0 };
-	int64_t at = 0;
 	tess_status st = TESS_OK;
 
 	t->training.balance = t->balance / (double)s->n;
@@ -330,11 +330,10 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	if (!st && t->pipeline)
 		st = tess_trainer_run_pipeline(t, s->micro, (int32_t)s->n, s->updates, &s->totals,
 		                               &loss, s->nonfinite);
-	for (int64_t i = 0; i < s->n && !st && !t->pipeline; i++) {
-		st = tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss,
-		                            s->nonfinite + at);
-		at += s->micro[i].nsequences;
-	}
+	for (int64_t i = 0; i < s->n && !st && !t->pipeline; i++)
+		st = tess_trainer_run_batch(t, &s->micro[i], i > 0,
+		                            s->updates_early && i == s->n - 1, &s->totals, &loss,
+		                            s->nonfinite);
 	if (st) /* of some micro-batches only */
 		tess_value_store_clear(&t->values);
 	if (!st)
@@ -375,6 +374,13 @@ static tess_status refuse_nonfinite_loss(struct tess_trainer *t, struct step *s)
 
 static tess_status check_finite(struct tess_trainer *t, struct step *s)
 {
+	if (t->early.has_begun && (!isfinite(s->norm) || !isfinite(s->loss)))
+		return tess_fail(TESS_EINVAL,
+		                 "step %lld: the gradient is not finite, and the loss is %g; some "
+		                 "weights have changed, since without clipping they do before the "
+		                 "norm is known: resume from the last save, with a lower learning "
+		                 "rate, or with clipping, which changes no weight then",
+		                 (long long)t->step + 1, s->loss);
 	if (!isfinite(s->loss) && isfinite(s->totals.balance))
 		return refuse_nonfinite_loss(t, s);
 	if (!isfinite(s->norm) || !isfinite(s->loss))
@@ -405,14 +411,25 @@ static void copy_result(const struct tess_trainer *t, const struct step *s, bool
 	memcpy(out, &r, r.size);
 }
 
+static double compute_factor(const struct tess_trainer *t, double norm)
+{
+	double factor = t->clip > 0 ? t->clip / (norm + 1e-6) : 1;
+
+	return factor < 1 ? factor : 1;
+}
+
 /* Clips gradients, updates the weights, and gathers the updated shares. */
 static tess_status clip_and_update(struct tess_trainer *t, const struct step *s, double lr)
 {
-	double factor = t->clip > 0 ? t->clip / (s->norm + 1e-6) : 1;
-	const struct tess_optimizer_step step = { t->step + 1, lr, factor < 1 ? factor : 1 };
-	tess_status st = tess_update_run(&t->update, &step);
+	const struct tess_optimizer_step step = { t->step + 1, lr, compute_factor(t, s->norm) };
+	tess_status st;
 	int64_t began;
 
+	if (!t->early.has_begun)
+		tess_update_begin(&t->update, &step);
+	st = tess_early_update_get_failure(t);
+	if (!st)
+		st = tess_update_finish(&t->update);
 	if (!st)
 		st = tess_device_sync(&t->device, "optimizer");
 	st = tess_group_agree_status(t->parts.group, st, "optimizer");
@@ -428,6 +445,18 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 	return st;
 }
 
+/*
+ * Prepares the update to begin in the backward, if the norm is not needed. A load balancing loss
+ * may still become infinite then.
+ */
+static void prepare_early_update(struct tess_trainer *t, struct step *s, const double *lr)
+{
+	const struct tess_optimizer_step step = { t->step + 1, lr ? *lr : 0, 1 };
+
+	s->updates_early = lr && !(t->clip > 0) && !(t->balance > 0) && !t->pipeline;
+	tess_early_update_prepare(t, &step);
+}
+
 static tess_status compute_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
                                 const double *lr, struct tess_training_result *out)
 {
@@ -439,10 +468,15 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 
 	t->waited = tess_now() - began;
+	prepare_early_update(t, &s, lr);
 	if (!st)
 		st = compute_gradients(t, &s);
 	if (!st && lr)
 		st = check_finite(t, &s);
+	if (st && t->early.has_begun) {
+		tess_update_abandon(&t->update);
+		t->unusable = true;
+	}
 	if (!st && lr)
 		st = clip_and_update(t, &s, *lr);
 	free(s.nonfinite);

@@ -401,7 +401,7 @@ static void show_inputs(const struct tess_trainer *t)
 }
 
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
-                                   bool accumulate, struct tess_batch_totals *totals,
+                                   bool accumulate, bool updates, struct tess_batch_totals *totals,
                                    struct tess_accumulator *loss, int32_t *nonfinite)
 {
 	struct tess_training training;
@@ -413,8 +413,11 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	if (!st)
 		st = tess_trainer_write_inputs(t, 0, b, totals->before, totals);
 	show_inputs(t);
+	if (!st && updates)
+		tess_early_update_watch(t, k, nonfinite, totals->before);
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
+	t->groups.final = NULL;
 	if (!st)
 		st = tess_trainer_copy_losses(t, k, 0, 0, &balance);
 	if (!st)
@@ -423,7 +426,7 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 		return st;
 	totals->before += b->nsequences;
 	totals->balance += balance;
-	tess_trainer_count_losses(t, b, 0, loss, nonfinite);
+	tess_trainer_count_losses(t, b, 0, loss, nonfinite + totals->before - b->nsequences);
 	if (t->pattern)
 		st = tess_value_store_read(&t->values, k->program, k->lowered, TESS_STAGES_ALL,
 		                           &t->device);

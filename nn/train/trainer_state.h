@@ -12,6 +12,17 @@
 #include "nn/train/trainer.h"
 #include "nn/train/update.h"
 
+struct tess_early_update { /* an update that begins before its step has all gradients */
+	struct tess_optimizer_step step;
+	struct tess_final_calls calls;
+	const float *losses; /* of the last micro-batch, in memory of the host */
+	int64_t nlosses;
+	bool is_nonfinite; /* a loss of earlier micro-batches is */
+	bool has_begun;
+	tess_status failed; /* reported once all ranks have their gradients */
+	char message[1024]; /* of the failure */
+};
+
 struct tess_trainer {
 	struct tess_trainer_parts parts;
 	struct tess_run_groups groups;
@@ -26,6 +37,7 @@ struct tess_trainer {
 	struct tess_step_memory memory;
 	struct tess_parameters parameters;
 	struct tess_update update;
+	struct tess_early_update early;
 	uint64_t seed; /* seed of dropout */
 	int64_t step; /* steps that have changed weights */
 	bool unusable; /* a step has failed after it had changed some weights */
@@ -102,11 +114,25 @@ tess_status tess_trainer_add_value_step(struct tess_trainer *t, const struct tes
 /*
  * Runs one micro-batch. accumulate: adds its gradients to those of earlier ones. Adds the losses of
  * this replica's rows to *loss and its load balancing loss to *totals. Sets nonfinite[i] if a loss
- * of sequence i is NaN or Inf. Collective.
+ * is NaN or Inf; i counts the sequences of the step. updates: it is the last one, and the update
+ * may begin in it. Collective.
  */
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *micro,
-                                   bool accumulate, struct tess_batch_totals *totals,
+                                   bool accumulate, bool updates, struct tess_batch_totals *totals,
                                    struct tess_accumulator *loss, int32_t *nonfinite);
+
+/* Prepares an update that may begin before all gradients of the step are known. */
+void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimizer_step *step);
+/*
+ * Lets the next run of the program `k`, which has the last micro-batch, begin the update, unless a
+ * loss is not finite: one of the run, or of the n sequences before. Set t->groups.final to NULL
+ * after it.
+ */
+void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_program *k,
+                             const int32_t *nonfinite, int64_t n);
+
+/* Returns how the update has failed in the backward. */
+tess_status tess_early_update_get_failure(const struct tess_trainer *t);
 
 /* Checks that the device has an op that every step needs. TESS_ENOTSUP. */
 tess_status tess_norm_check_device(const struct tess_device *device);

@@ -61,14 +61,15 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 	uint64_t each = u.bytes / TESS_UPDATE_BUCKETS;
 
 	u.ready = calloc((size_t)s->program->nweights + 1, sizeof *u.ready);
+	u.is_ready = calloc((size_t)s->program->nweights + 1, sizeof *u.is_ready);
 	u.ring = u.bytes ? aligned_alloc(TESS_DISK_ALIGN, u.bytes) : NULL;
-	if (!u.ready || (u.bytes && !u.ring)) {
-		free(u.ready);
-		free(u.ring);
+	if (!u.ready || !u.is_ready || (u.bytes && !u.ring)) {
+		tess_update_close(&u);
 		return tess_fail(TESS_ENOMEM,
 		                 "no memory for %d buckets of state in files, %lld bytes; set a "
 		                 "lower TESSERA_OFFLOAD_BUCKET",
-		                 TESS_UPDATE_BUCKETS, (long long)u.bytes);
+		                 TESS_UPDATE_BUCKETS,
+		                 (long long)tess_update_count_bytes(&s->offload.layout));
 	}
 	for (int i = 0; i < TESS_UPDATE_BUCKETS && u.ring; i++)
 		u.bucket[i].memory = u.ring + (uint64_t)i * each;
@@ -79,6 +80,7 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 void tess_update_close(struct tess_update *u)
 {
 	free(u->ready);
+	free(u->is_ready);
 	free(u->ring);
 	*u = (struct tess_update){ 0 };
 }
@@ -271,32 +273,60 @@ static tess_status advance_update(struct tess_update *u)
 	return u->changed < u->read ? change_next(u) : finish_oldest(u);
 }
 
-static void begin_update(struct tess_update *u, const struct tess_optimizer_step *step)
+void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *step)
 {
 	u->step = *step;
 	u->read = u->changed = u->written = u->at = 0;
 	u->nready = u->next = 0;
+	memset(u->is_ready, 0, (size_t)u->parameters->program->nweights * sizeof *u->is_ready);
 }
 
-/* Changes all weights that are ready. */
-static tess_status finish_update(struct tess_update *u)
+void tess_update_add(struct tess_update *u, const struct tess_weight *w)
 {
+	if (!u->is_ready[w->index])
+		u->ready[u->nready++] = w;
+	u->is_ready[w->index] = true;
+}
+
+/* Returns whether there is something to do that does not wait for the disk. */
+static bool may_advance(struct tess_update *u)
+{
+	return (u->written < u->changed && are_transfers_done(get_bucket(u, u->written))) ||
+	       (u->next < u->nready && u->read - u->written < TESS_UPDATE_BUCKETS) ||
+	       (u->changed < u->read && are_transfers_done(get_bucket(u, u->changed)));
+}
+
+tess_status tess_update_advance(struct tess_update *u)
+{
+	int64_t changed = u->changed;
 	tess_status st = TESS_OK;
 
-	while (!st && (u->next < u->nready || u->written < u->read))
+	if (u->next == u->nready && u->written == u->read)
+		return TESS_OK;
+	tess_offload_test(&u->parameters->offload);
+	while (!st && changed == u->changed && may_advance(u))
 		st = advance_update(u);
-	while (u->written < u->read) /* after a failure */
-		finish_oldest(u);
 	return st;
 }
 
-tess_status tess_update_run(struct tess_update *u, const struct tess_optimizer_step *step)
+void tess_update_abandon(struct tess_update *u)
+{
+	while (u->written < u->read)
+		finish_oldest(u);
+	u->next = u->nready;
+}
+
+tess_status tess_update_finish(struct tess_update *u)
 {
 	const struct tess_program *p = u->parameters->program;
+	tess_status st = TESS_OK;
 
-	begin_update(u, step);
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (u->parameters->each[i].trained)
-			u->ready[u->nready++] = p->weight[i];
-	return finish_update(u);
+			tess_update_add(u, p->weight[i]);
+	while (!st && (u->next < u->nready || u->written < u->read))
+		st = advance_update(u);
+	if (st)
+		tess_update_abandon(u);
+	return st;
 }

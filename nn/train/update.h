@@ -29,6 +29,7 @@ struct tess_update {
 	int64_t read, changed, written; /* buckets: their reads started, changed, free again */
 	/* weights whose gradients are final, in that order; the next one to read: from `at` on */
 	const struct tess_weight **ready;
+	bool *is_ready; /* by index of the weight */
 	int32_t nready, next;
 	int64_t at;
 };
@@ -40,10 +41,19 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
                              struct tess_update *out);
 void tess_update_close(struct tess_update *u);
 
+/* Begins a step of the optimizer. Not collective, like all that follows. */
+void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *step);
+/* Adds a weight that is changed before the others: the run needs it no more. */
+void tess_update_add(struct tess_update *u, const struct tess_weight *w);
+/* Changes elements of added weights that are read, without waiting for the disk. */
+tess_status tess_update_advance(struct tess_update *u);
 /*
- * Changes masters, moments and weights of all trained weights. Not collective; blocking, except for
- * what is queued on the device's stream. TESS_EIO: the disk failed; some weights have changed.
+ * Changes masters, moments and weights of all trained weights that are not changed yet. Blocking,
+ * except for what is queued on the device's stream. TESS_EIO: the disk failed; some weights have
+ * changed.
  */
-tess_status tess_update_run(struct tess_update *u, const struct tess_optimizer_step *step);
+tess_status tess_update_finish(struct tess_update *u);
+/* Ends the transfers of a step that has failed. */
+void tess_update_abandon(struct tess_update *u);
 
 #endif

@@ -27,6 +27,8 @@ struct job { /* of all ranks */
 	const char *state, *weights; /* folders */
 	int first, end; /* steps */
 	const char *resume, *save; /* folders; NULL: none */
+	double lr; /* 0: 1e-2 */
+	const char *refused; /* part of the message that refuses the second step; NULL: none */
 	int fails_at; /* the call of the disk in the second step that fails; 0: none */
 	uint64_t hash; /* of everything that must not depend on the job; set by rank 0 */
 	struct tess_trainer_info info; /* of rank 0 */
@@ -92,7 +94,12 @@ static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j
 		if (step == 1 && j->fails_at)
 			disk_faults_set(&(struct disk_faults){
 				.at = j->fails_at, .calls = 1, .error = EIO });
-		st = tess_trainer_step(t, micro, 2, 1e-2, &r);
+		st = tess_trainer_step(t, micro, 2, j->lr > 0 ? j->lr : 1e-2, &r);
+		if (step == 1 && j->refused) {
+			ck_assert_int_eq(st, TESS_EINVAL);
+			expect_part(tess_error(), j->refused);
+			return TESS_OK;
+		}
 		if (step == 1 && j->fails_at)
 			return expect_unusable(t, micro, st);
 		add_to_hash(hash, &r.loss, sizeof r.loss);
@@ -265,6 +272,34 @@ START_TEST(saves)
 }
 END_TEST
 
+/* ---- updates in the backward ----------------------------------------------------------------- */
+
+/* Checks that a loss which is not finite changes no weight, although some are updated early. */
+START_TEST(nonfinite_loss)
+{
+	static const char *const meshes[] = { "tp=1", "dp=2,tp=1" };
+	struct job memory = make_kind_job(&kinds[1]);
+
+	memory.end = 2;
+	for (int i = 0; i < 2; i++) {
+		struct job j;
+
+		memory.mesh = meshes[i]; /* the gradients, of NaN, depend on it */
+		memory.lr = 1e38;
+		memory.refused = "no weight has changed";
+		ck_assert_msg(!run_offload_job(&memory), "%s", tess_error());
+		j = memory;
+		j.state = folder;
+		ck_assert_msg(!run_offload_job(&j), "%s: %s", meshes[i], tess_error());
+		ck_assert_msg(j.hash == memory.hash, "%s: other bits", meshes[i]);
+		j.lr = memory.lr = 1e30; /* the loss is finite, and gradients are not */
+		j.refused = "some weights have changed";
+		ck_assert_msg(!run_offload_job(&j), "%s: %s", meshes[i], tess_error());
+		ck_assert_msg(!run_offload_job(&memory), "%s: %s", meshes[i], tess_error());
+	}
+}
+END_TEST
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 /*
@@ -362,6 +397,7 @@ int main(void)
 	ck_assert(mkdtemp(folder) != NULL);
 	tcase_add_loop_test(t, same_bits, 0, (int)tess_up(KINDS, THIN));
 	tcase_add_test(t, saves);
+	tcase_add_test(t, nonfinite_loss);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, failing_disk);
 	if (!TSAN)
