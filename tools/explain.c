@@ -18,6 +18,9 @@ struct explain_options {
 	bool program, storage, json, train;
 };
 
+enum { TILE_MIN = 1 << 12, TILE_STEPS = 4 }; /* bytes; parts of a power of two, as a power */
+#define TILE_AUTO UINT64_MAX
+
 /* ---- the command ----------------------------------------------------------------------------- */
 
 static const char *name_optimizer(int32_t kind)
@@ -49,9 +52,13 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
 		                 "of training; add --train");
 	if (!a->train && (a->offload_optimizer || a->offload_weights || a->tile))
+		return tess_fail(TESS_EINVAL, "%s is of a step of training; add --train",
+		                 a->tile              ? "--tile"
+		                 : a->offload_weights ? "--offload-weights"
+		                                      : "--offload-optimizer");
+	if (a->tile == TILE_AUTO && !a->memory)
 		return tess_fail(TESS_EINVAL,
-		                 "--offload-optimizer, --offload-weights and --tile are of a step "
-		                 "of training; add --train");
+		                 "--tile auto needs the memory of a rank: --memory SIZE");
 	if (a->train && a->session.weights)
 		return tess_fail(
 			TESS_EINVAL,
@@ -71,6 +78,16 @@ static const struct tess_tool_option inference_options[] = {
 	  .lo = 1, .hi = INT32_MAX },
 	{ 0 },
 };
+
+static tess_status parse_tile(const char *name, const char *text, void *to)
+{
+	uint64_t *tile = to;
+
+	if (strcmp(text, "auto"))
+		return tess_tool_parse_size(name, text, to);
+	*tile = TILE_AUTO;
+	return TESS_OK;
+}
 
 static const struct tess_tool_option training_options[] = {
 	{ "train", NULL, "explain a training step with its gradients and optimizer", AT(train) },
@@ -93,11 +110,13 @@ static const struct tess_tool_option training_options[] = {
 	  AT(offload_optimizer) },
 	{ "offload-weights", "DIR|host", "as for tessera train; nothing is written to DIR",
 	  AT(offload_weights) },
-	{ "tile", "SIZE", "maximum bytes of a weight that is gathered or fetched at once",
-	  AT(tile) },
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",
 	  AT(recompute) },
+	{ "tile", "SIZE|auto",
+	  "maximum bytes of a weight that is gathered at once; auto: the largest with which a rank "
+	  "fits in --memory",
+	  .at = offsetof(struct explain_options, tile), .parse = parse_tile },
 	{ 0 },
 };
 
@@ -183,7 +202,7 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
+static tess_status explain_training(const struct explain_options *a, int32_t nmicro, uint64_t tile,
                                     struct tess_explanation **out)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
@@ -198,11 +217,52 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .micro_batches = nmicro,
 		                                .offload_optimizer = a->offload_optimizer,
 		                                .offload_weights = a->offload_weights,
-		                                .tile = a->tile };
+		                                .tile = tile };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
 	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
 	                             out);
+}
+
+/* Explains a step with a tile, and returns whether its fullest rank has enough memory. */
+static tess_status try_tile(const struct explain_options *a, int32_t nmicro, uint64_t tile,
+                            struct tess_explanation **out, bool *fits)
+{
+	tess_status st;
+
+	tess_explanation_free(*out);
+	*out = NULL;
+	st = explain_training(a, nmicro, tile, out);
+	*fits = !st && (*out)->total.total <= a->memory;
+	return st;
+}
+
+/*
+ * Explains a step without tiles if that fits, else with the largest tile that does, or with the
+ * smallest. Sets a->tile; 0: none.
+ */
+static tess_status find_tile(struct explain_options *a, int32_t nmicro,
+                             struct tess_explanation **out)
+{
+	uint64_t most = TILE_MIN, step;
+	bool fits;
+	tess_status st = try_tile(a, nmicro, a->tile = 0, out, &fits);
+
+	if (st || fits)
+		return st;
+	while (most < (*out)->total.step) /* more than two of any weight: none is cut */
+		most *= 2;
+	for (a->tile = most; !st && !fits && a->tile > TILE_MIN;) {
+		a->tile /= 2;
+		st = try_tile(a, nmicro, a->tile, out, &fits);
+	}
+	for (step = a->tile / 2; !st && fits && step >= a->tile >> TILE_STEPS; step /= 2) {
+		bool more;
+
+		st = try_tile(a, nmicro, a->tile + step, out, &more);
+		a->tile += more ? step : 0;
+	}
+	return st ? st : try_tile(a, nmicro, a->tile, out, &fits);
 }
 
 static tess_status explain_inference(const struct explain_options *a, struct tess_explanation **out)
@@ -254,7 +314,7 @@ static tess_status open_pipeline(const struct explain_options *a, struct tess_pi
 }
 
 /* Opens the schedule, and explains one of its micro-batches. */
-static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
+static tess_status explain_micro_batch(struct explain_options *a, struct tess_explanation **e,
                                        struct tess_pipeline **out)
 {
 	int32_t nmicro;
@@ -264,7 +324,10 @@ static tess_status explain_micro_batch(const struct explain_options *a, struct t
 		return st;
 	nmicro = *out ? (*out)->nmicro : a->micro ? a->micro : 1;
 	st = tess_tool_check_batch(&a->session, get_batch(a), nmicro);
-	return st ? st : explain_training(a, nmicro, e);
+	if (st)
+		return st;
+	return a->tile == TILE_AUTO ? find_tile(a, nmicro, e)
+	                            : explain_training(a, nmicro, a->tile, e);
 }
 
 static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,
@@ -344,6 +407,9 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
+	if (!st && text && a->tile)
+		printf("\ntile: %.3g MiB of gathered weights at once\n",
+		       (double)a->tile / (1 << 20));
 	if (!st && t && text)
 		st = print_pipeline(t);
 	tess_timeline_free(t);

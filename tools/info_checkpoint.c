@@ -168,6 +168,21 @@ static void describe_save(struct about *a, const struct tess_checkpoint *c)
 	json_decref(state);
 }
 
+/* Names the chat template; one that is not rendered is "unknown", and no template has no key. */
+static void describe_chat(struct about *a)
+{
+	struct tess_chat *chat = NULL;
+	tess_status st = tess_chat_open(a->dir, NULL, &chat);
+
+	if (!st)
+		set_key(a, a->root, "chat_template", json_string(tess_chat_get_name(chat)));
+	else if (st == TESS_ENOTSUP)
+		set_key(a, a->root, "chat_template", json_string("unknown"));
+	else if (st != TESS_ENOENT)
+		add_problem(a, tess_error());
+	tess_chat_close(chat);
+}
+
 static json_t *describe_directory(const char *dir)
 {
 	struct about a = { .dir = dir, .root = json_object(), .problems = json_array() };
@@ -178,6 +193,7 @@ static json_t *describe_directory(const char *dir)
 		add_problem(&a, tess_error());
 	else
 		describe_weights(&a, c);
+	describe_chat(&a);
 	describe_files(&a);
 	if (has_file(dir, TESS_SAVED_STATE) || has_file(dir, TESS_SAVED_OPTIMIZER))
 		describe_save(&a, c);
@@ -232,6 +248,8 @@ static void show_checkpoint(json_t *o)
 	if (dtypes)
 		printf("  family      %s\n  parameters  %lld\n", get_member_text(o, "family"),
 		       get_member_number(o, "parameters"));
+	if (json_object_get(o, "chat_template"))
+		printf("  chat        %s\n", get_member_text(o, "chat_template"));
 	json_object_foreach(dtypes, key, value)
 		printf("  dtype       %s: %lld parameters\n", key,
 		       (long long)json_integer_value(value));

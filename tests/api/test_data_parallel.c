@@ -1,7 +1,7 @@
 /*
  * test_data_parallel.c - data parallel in training: a rank's part of each parameter (ddp, zero1,
- * zero3), alone and with the other dimensions of a mesh. Losses, gradients, weights and the
- * optimizer's state have the bits of one rank.
+ * zero3), alone and with the other dimensions of a mesh, gathered at once or in tiles. Losses,
+ * gradients, weights and the optimizer's state have the bits of one rank.
  */
 #include "core/base/status.h"
 #include "tests/support/spawn.h"
@@ -22,7 +22,7 @@ static const int64_t lengths[SEQUENCES + 2 * STEPS] = { 33, 5, 40, 2, 64, 32, 1,
 struct job { /* of all ranks */
 	const char *model, *mesh, *plan;
 	const char *const *overrides; /* ends with NULL */
-	uint64_t bucket;
+	uint64_t bucket, tile;
 	int64_t nsequences;
 	int nmicro; /* micro-batches of the second step; 0: two */
 	double dropout;
@@ -108,6 +108,7 @@ static tess_status train_data_parallel(struct tess_world *w, void *arg)
 		                                .plan = j->plan,
 		                                .overrides = j->overrides,
 		                                .bucket = j->bucket,
+		                                .tile = j->tile,
 		                                .dropout = j->dropout,
 		                                .recompute = j->recompute,
 		                                .weight_decay = 0.1,
@@ -252,6 +253,54 @@ START_TEST(memory_of_each_style)
 	ck_assert_uint_eq(info[2].state_bytes, info[1].state_bytes);
 	/* gathered at a time: two buckets, not all weights */
 	ck_assert_uint_lt(info[2].step_bytes, info[1].step_bytes + info[0].weight_bytes / 2);
+}
+END_TEST
+
+/* Jobs whose weights are gathered in tiles: each record and its gradients in parts. */
+static const struct {
+	const char *model, *mesh;
+	uint64_t tile;
+	int nmicro;
+	const char *plan;
+	const char *const *overrides, *const *recompute;
+} tiled[] = {
+	/* a row of each weight at a time; a part of a layer; more than the model */
+	{ "llama", "dp=2,tp=1", 1, 2, NULL, OVER("dp:**=zero3"), NULL },
+	{ "gpt2", "dp=2,tp=2", 5001, 3, NULL, OVER("dp:**=zero3"), OVER("**.mlp") },
+	{ TIED, "dp=3,tp=1", 40000, 2, NULL, OVER("dp:**=zero3"), NULL },
+	{ TIED, "dp=2,tp=1", 1 << 30, 1, NULL, OVER("dp:**=zero3"), NULL },
+	{ "gpt2", "dp=3,tp=1", 1, 1, NULL, OVER("dp:**=zero3"), NULL },
+	/* the head reads a part of a full table, and a copy in another stage */
+	{ TIED_BF16, "dp=2,tp=2", 3000, 2, NULL,
+	  OVER("dp:**=zero3", "tp:model.embed_tokens=replicate"), NULL },
+	{ TIED_BF16, "dp=2,pp=2,tp=1", 9000, 3, NULL, OVER("dp:**=zero3"), NULL },
+	/* fused weights; shares along one of two dimensions; some modules only */
+	{ "phi3", "dp=2,tp=2", 3333, 2, "tp+sp", OVER("dp:**=zero3"), OVER("**.mlp") },
+	{ "llama-odd", "ddp=2,dp=2,tp=1", 700, 1, NULL, OVER("dp:**=zero3"), NULL },
+	{ "deepseek_v3", "dp=2,tp=2", 2500, 1, NULL, OVER("dp:**=zero3"), NULL },
+	{ "llama-bf16", "dp=4", 2000, 3, NULL, OVER("dp:**.mlp.**=zero3"), NULL },
+};
+
+START_TEST(tiles)
+{
+	for (size_t i = 0; i<sizeof tiled / sizeof *tiled; i += THIN> 1 ? 3 : 1) {
+		struct job one = { .model = tiled[i].model,
+			           .mesh = "tp=1",
+			           .nsequences = 4,
+			           .nmicro = tiled[i].nmicro };
+		struct job j = one;
+
+		j.mesh = tiled[i].mesh;
+		j.tile = tiled[i].tile;
+		j.plan = tiled[i].plan;
+		j.overrides = tiled[i].overrides;
+		j.recompute = tiled[i].recompute;
+		ck_assert_msg(!run_training_job(&one), "%s: %s", one.model, tess_error());
+		ck_assert_msg(!run_training_job(&j), "%s on %s: %s", j.model, j.mesh, tess_error());
+		ck_assert_msg(j.hash == one.hash,
+		              "%s on %s, tiles of %" PRIu64 " bytes: other bits than one rank",
+		              j.model, j.mesh, j.tile);
+	}
 }
 END_TEST
 
@@ -419,6 +468,7 @@ int main(void)
 	if (!getenv("ONE_MODEL")) {
 		if (!TSAN)
 			tcase_add_test(t, memory_of_each_style);
+		tcase_add_test(t, tiles);
 		tcase_add_test(t, refusals);
 		tcase_add_test(t, pipelines_of_micro_batches);
 		tcase_add_test(t, failure_in_backward);

@@ -525,6 +525,50 @@ START_TEST(steps_that_fit)
 }
 END_TEST
 
+static uint64_t explain_step_bytes(const char *mesh, const struct tess_trainer_options *options)
+{
+	struct tess_explanation *e = NULL;
+	uint64_t step;
+
+	ck_assert_msg(
+		!tess_explain_training(scratch_format_path("wide"), mesh, 0, 4, 8, options, &e),
+		"%s", tess_error());
+	step = e->total.step;
+	tess_explanation_free(e);
+	return step;
+}
+
+/*
+ * Checks that a step has two tiles of a table and a head of 51 MB each, instead of all of them.
+ */
+START_TEST(tiles_of_weights)
+{
+	const char *const shares[] = { "dp:**=zero3", NULL }, *const states[] = { "dp:**=zero1",
+		                                                                  NULL };
+	const uint64_t table = 50000 * 256 * 4, tile = 1 << 20, sum = 4 * 8 * 256 * 4;
+	struct tess_trainer_options whole = { .size = sizeof whole, .overrides = shares };
+	struct tess_trainer_options tiles = whole, rest = whole;
+	uint64_t most;
+
+	scratch_make_folder("wide");
+	scratch_write_text("wide/config.json",
+	                   "{\"model_type\": \"llama\", \"hidden_size\": 256, "
+	                   "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+	                   "\"intermediate_size\": 512, \"vocab_size\": 50000, "
+	                   "\"torch_dtype\": \"float32\", \"tie_word_embeddings\": false}");
+	tiles.tile = rest.tile = tile;
+	rest.overrides = states;
+	for (int dp = 2; dp <= 4; dp += 2) {
+		const char *mesh = dp == 2 ? "dp=2,tp=1" : "dp=4,tp=1";
+
+		/* a node of the gradient of the head's input for each halving of the head */
+		most = explain_step_bytes(mesh, &rest) + tile + 8 * sum;
+		ck_assert_uint_le(explain_step_bytes(mesh, &tiles), most);
+		ck_assert_uint_gt(explain_step_bytes(mesh, &whole), table + tile);
+	}
+}
+END_TEST
+
 /* Checks a step of more than 2^20 rows: it holds twice as much as one of half as many. */
 START_TEST(steps_of_many_rows)
 {
@@ -670,6 +714,7 @@ int main(void)
 	tcase_add_test(t, sequences_that_fit);
 	tcase_add_loop_test(t, steps_that_fit, 0, 3);
 	tcase_add_test(t, steps_of_many_rows);
+	tcase_add_test(t, tiles_of_weights);
 	tcase_add_test(t, a_copy_for_a_tied_head);
 	tcase_add_test(t, reads_an_index_alone);
 	tcase_add_test(t, refuses_arguments);

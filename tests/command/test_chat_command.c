@@ -165,6 +165,22 @@ START_TEST(answer_ends_with_its_turn)
 }
 END_TEST
 
+START_TEST(info_names_the_template)
+{
+	char out[4096];
+
+	ck_assert_int_eq(run_tool(out, sizeof out, "$T info data"), 0);
+	ck_assert_msg(!strstr(out, "  chat  "), "%s", out);
+	ck_assert_int_eq(run_tool(out, sizeof out, "$T info $D/M"), 0);
+	expect_part(out, "  chat        chatml\n");
+	ck_assert_int_eq(run_tool(out, sizeof out,
+	                          "cp -r $D/M $D/I && echo '{{ 1 }}' >$D/I/chat_template.jinja && "
+	                          "$T info --json $D/I"),
+	                 0);
+	expect_part(out, "\"chat_template\": \"unknown\"");
+}
+END_TEST
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct {
@@ -247,6 +263,7 @@ int main(void)
 	tcase_add_test(c, ids_are_those_of_the_text);
 	tcase_add_loop_test(c, ranks_answer_alike, 0, 4);
 	tcase_add_test(c, answer_ends_with_its_turn);
+	tcase_add_test(c, info_names_the_template);
 	tcase_add_loop_test(c, bad_chats_are_refused, 0, REFUSALS);
 	tcase_add_loop_test(c, bad_lines_fail_alone, 0, 3);
 	suite_add_tcase(s, c);

@@ -35,6 +35,9 @@ struct lockstep_step { /* a step of training; `how->ids` has all sequences, one 
 	int32_t times; /* steps whose gradients are added; 0: one */
 	double balance; /* factor of the load balancing loss */
 	double dropout; /* the rate of all sites; 0: the model's */
+	/* ranks along dp keep shares of weights, and gather tiles of so many bytes; 0: they keep
+	 * all */
+	uint64_t tile;
 };
 struct lockstep_gradients { /* gradients of weights, complete and as stored; NULL: none */
 	struct tess_program *program; /* of the first replica */

@@ -26,12 +26,20 @@ static struct tess_training get_replica(const struct lockstep_step *step, int32_
 	return t;
 }
 
+/* Cuts all weights at rest, but not their gradients, which are then as those of other jobs. */
+static void cut_weights(struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		p->weight[i]->rest_cut = true;
+}
+
 static tess_status record_replica(const struct lockstep_step *step, const char *const *recompute,
                                   struct tess_record_options *rec, int32_t nreplicas,
                                   int32_t replica, struct tess_program **out)
 {
 	int64_t row;
 	struct tess_training t = get_replica(step, nreplicas, replica, &row);
+	tess_status st;
 
 	rec->training = &t;
 	rec->ntokens = 0;
@@ -40,7 +48,11 @@ static tess_status record_replica(const struct lockstep_step *step, const char *
 	rec->nselected = rec->ntokens;
 	t.accumulate = t.several = step->times > 1;
 	t.recompute = recompute;
-	return tess_program_compile(rec, out);
+	rec->tile = step->tile;
+	st = tess_program_compile(rec, out);
+	if (!st && step->tile && nreplicas > 1)
+		cut_weights(*out);
+	return st;
 }
 
 /* Records one program for each replica; their records are equal. */

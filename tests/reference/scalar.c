@@ -219,7 +219,7 @@ static void run_embed_op(const struct tess_op *op)
 		int64_t id = ((const int32_t *)op->in[0].data)[t] - (int64_t)op->num[0], node = 0;
 		bool here = id >= 0 && id < table->shape[0];
 
-		for (int64_t i = 0; partial && i < y->shape[0]; i++)
+		for (int64_t i = 0; i < (partial ? y->shape[0] : 1); i++)
 			memset((float *)y->data + i * y->stride[0] + t * row, 0,
 			       4 * (size_t)table->shape[1]);
 		if (!here)

@@ -1,8 +1,8 @@
 /*
  * test_train_geometries.c - models of random sizes in training, in lockstep. The loss and all
  * gradients have the bits of one rank for any mesh, and for any plan: a preset, or one with other
- * styles for some modules; with dropout too. The gradients of norms over heads are also compared
- * with differences of the loss.
+ * styles for some modules; with dropout, and with weights gathered in tiles, too. The
+ * gradients of norms over heads are also compared with differences of the loss.
  *
  * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (1) of each family.
  */
@@ -12,6 +12,7 @@
 #include "tests/support/suite.h"
 
 #include <check.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,14 @@ static const char *draw_mesh_and_plan(uint64_t *seed, const struct geometry *g, 
 	while (g->model->presets[n].name)
 		n++;
 	return g->model->presets[draw_below(seed, (uint64_t)n)].name;
+}
+
+/* Draws the bytes of weights that are gathered at once, from a row to a layer; 0: they stay. */
+static uint64_t draw_tile(uint64_t *seed)
+{
+	uint64_t below = (uint64_t)1 << draw_below(seed, 16);
+
+	return draw_below(seed, 4) ? 1 + draw_below(seed, below) : 0;
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */
@@ -147,11 +156,13 @@ static int compare_changed_plans(uint64_t *seed, const char *family, const struc
 	how.plan = plan.text;
 	how.mesh = mesh;
 	changed.how = &how;
+	changed.tile = draw_tile(seed);
 	for (int i = 0; i < CHANGED_PLANS; i++) {
 		draw_changed_plan(seed, g, want->program, &plan);
 		snprintf(mesh, sizeof mesh, "dp=%d,tp=%d", 1 + (int)draw_below(seed, 2),
 		         2 + (int)draw_below(seed, CHANGED_RANKS - 1));
-		snprintf(what, sizeof what, "%s, plan %s on %s", family, plan.text, mesh);
+		snprintf(what, sizeof what, "%s, plan %s on %s, tiles of %" PRIu64 " bytes", family,
+		         plan.text, mesh, changed.tile);
 		if (lockstep_train(&changed, &have))
 			continue;
 		lockstep_compare_gradients(what, want, &have);
@@ -168,24 +179,26 @@ static void compare_gradients_of_ways(const char *family, uint64_t seed)
 	struct lockstep_gradients want, have;
 	struct geometry g;
 	struct step s;
-	char mesh[32], what[128];
+	char mesh[32], what[160];
 	int64_t n;
 
 	ck_assert_msg(!geometry_open(family, seed, false, &g), "%s", tess_error());
 	n = draw_sequences(&seed, g.vocabulary, &s);
 
 	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
-	const struct lockstep_step step = { .how = &how,
-		                            .lengths = s.lengths,
-		                            .nsequences = SEQUENCES,
-		                            .labels = s.labels,
-		                            .dropout = draw_below(&seed, 2) ? 0.2 : -1 };
+	struct lockstep_step step = { .how = &how,
+		                      .lengths = s.lengths,
+		                      .nsequences = SEQUENCES,
+		                      .labels = s.labels,
+		                      .dropout = draw_below(&seed, 2) ? 0.2 : -1 };
 
 	ck_assert_msg(!lockstep_train(&step, &want), "%s", tess_error());
 	for (int i = 0; i < WAYS; i++) {
 		how.plan = draw_mesh_and_plan(&seed, &g, mesh, sizeof mesh);
 		how.mesh = mesh;
-		snprintf(what, sizeof what, "%s, plan %s on %s", family, how.plan, mesh);
+		step.tile = draw_tile(&seed);
+		snprintf(what, sizeof what, "%s, plan %s on %s, tiles of %" PRIu64 " bytes", family,
+		         how.plan, mesh, step.tile);
 		if (lockstep_train(&step, &have)) {
 			expect_part(tess_error(), "cannot be cut for");
 			continue;
@@ -285,7 +298,7 @@ START_TEST(norms_over_heads_with_biases)
 
 	int64_t n = draw_sequences(&seed, g.vocabulary, &s);
 	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
-	const struct lockstep_step step = {
+	struct lockstep_step step = {
 		.how = &how, .lengths = s.lengths, .nsequences = SEQUENCES, .labels = s.labels
 	};
 
