@@ -367,6 +367,8 @@ static void expect_text(const struct tess_chat *c, const char *row, const char *
 	ck_assert_msg(!tess_chat_render_row(c, row, strlen(row), &options, &text), "%s",
 	              tess_error());
 	expect_part(text.text, expected);
+	ck_assert_msg(!system || strstr(expected, system) || !strstr(text.text, system), "%s",
+	              text.text);
 	tess_chat_text_free(&text);
 }
 
