@@ -1,4 +1,5 @@
 /* generate.c - sequences, steps and generation of a session, over the runner of nn. */
+#include "api/request_text.h"
 #include "api/requests.h"
 #include "api/session.h"
 #include "core/base/log.h"
@@ -206,7 +207,7 @@ tess_status tess_logits_check_writable(const char *path)
 
 struct text { /* a request of this replica, on its rank 0 */
 	int64_t request; /* its index in the caller's list */
-	struct tess_decode_stream *decoder;
+	struct tess_request_text text;
 };
 
 struct session_generation {
@@ -247,16 +248,14 @@ static int check_callback_answer(const struct session_generation *g, const char 
 	                                           TESS_CALLBACK_VALUE_QUICK((g)->how.function( \
 							   (g)->how.self, __VA_ARGS__))))
 
-/* Opens a decoder that continues the sequence of a request. */
-static tess_status open_text_decoder(const struct session_generation *g, struct text *t)
+/* Opens the text of a request, which continues its sequence. */
+static tess_status open_request_text(const struct session_generation *g, struct text *t)
 {
 	const struct tess_shared_request *r = &g->shared[t->request];
 	const struct tess_sequence *q = r->sequence < 0 ? NULL : g->s->sequences[r->sequence];
-	tess_status st = tess_decode_stream_open(g->s->tokenizer, true, &t->decoder);
 
-	return st ? st
-	          : tess_decode_stream_follow(t->decoder, q ? q->ids : r->ids,
-	                                      q ? q->nids : r->nids);
+	return tess_request_text_open(g->s->tokenizer, r, q ? q->ids : r->ids,
+	                              q ? q->nids : r->nids, &t->text);
 }
 
 static int push_token(void *self, int64_t i, int32_t id, const float *logits)
@@ -265,15 +264,17 @@ static int push_token(void *self, int64_t i, int32_t id, const float *logits)
 	struct text *t = &g->text[i];
 	const char *bytes = NULL;
 	size_t n = 0;
+	bool found = false;
+	int answer = TESS_GO_ON;
 	tess_status st = TESS_OK;
 
-	if (g->s->tokenizer && !t->decoder)
-		st = open_text_decoder(g, t);
-	if (!st && t->decoder)
-		st = tess_decode_stream_push(t->decoder, id, &bytes, &n);
-	if (st || !g->how.on_token)
-		return st;
-	return CALL_BACK(g, on_token, t->request, id, logits, bytes, n);
+	if (g->s->tokenizer && !t->text.decoder)
+		st = open_request_text(g, t);
+	if (!st && t->text.decoder)
+		st = tess_request_text_push(&t->text, id, &bytes, &n, &found);
+	if (!st && g->how.on_token)
+		answer = CALL_BACK(g, on_token, t->request, id, logits, bytes, n);
+	return st ? st : found && answer == TESS_GO_ON ? TESS_END_AT_TEXT : answer;
 }
 
 static int push_logits(void *self, int64_t i, const float *logits, int64_t n)
@@ -292,7 +293,9 @@ static int end_request_text(void *self, int64_t i, const struct tess_generate_re
 	const struct tess_shared_request *shared = &g->shared[t->request];
 	const char *bytes = NULL;
 	size_t n = 0;
-	tess_status st = t->decoder ? tess_decode_stream_finish(t->decoder, &bytes, &n) : TESS_OK;
+	bool found = false;
+	tess_status st =
+		t->text.decoder ? tess_request_text_finish(&t->text, &bytes, &n, &found) : TESS_OK;
 	struct tess_result result = { .size = sizeof result,
 		                      .finish = r->finish,
 		                      .status = shared->status ? shared->status : r->status,
@@ -304,10 +307,11 @@ static int end_request_text(void *self, int64_t i, const struct tess_generate_re
 		                      .decode = r->decode };
 	int answer = st;
 
+	if (found && r->finish == TESS_FINISH_LENGTH) /* in the bytes that were held back */
+		result.finish = TESS_FINISH_TEXT;
 	if (!st && g->how.on_end)
 		answer = CALL_BACK(g, on_end, t->request, &result, bytes, n);
-	tess_decode_stream_close(t->decoder);
-	t->decoder = NULL;
+	tess_request_text_close(&t->text);
 	return answer;
 }
 
@@ -452,7 +456,7 @@ static tess_status run_requests(struct session_generation *g)
 		g->s->closed_inside = false;
 
 	for (int64_t i = 0; i < g->nmine; i++) /* after a failure */
-		tess_decode_stream_close(g->text[i].decoder);
+		tess_request_text_close(&g->text[i].text);
 	if (g->s->nreplicas == 1)
 		return st;
 	st = tess_group_agree_status(g->s->all, st, "generate");

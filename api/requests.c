@@ -3,10 +3,12 @@
 #include "core/base/log.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "hf/tokenizer/text.h"
 #include "nn/program/agree.h"
 
 #include <string.h>
 
+enum { STOP_TEXTS_MAX = 256, STOP_BYTES_MAX = 1 << 16 };
 enum { MAX_TOKENS = 256 }; /* default without a value of the caller or the checkpoint */
 static const int64_t TOKENS_LIMIT = (int64_t)1 << 40; /* sums of limits do not overflow */
 
@@ -90,6 +92,55 @@ static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_req
 	return stop ? TESS_OK : TESS_ENOMEM;
 }
 
+static tess_status check_stop_text(const struct tess_request *r, int64_t i)
+{
+	const char *text = r->stop_texts[i];
+	size_t n = text ? strnlen(text, STOP_BYTES_MAX + 1) : 0;
+
+	if (!n)
+		return tess_fail(TESS_EINVAL, "stop text %lld is %s; give 1 byte or more",
+		                 (long long)i, text ? "empty" : "NULL");
+	if (n > STOP_BYTES_MAX)
+		return tess_fail(TESS_EINVAL, "stop text %lld has more than %d bytes, the limit",
+		                 (long long)i, STOP_BYTES_MAX);
+	if (tess_utf8_count_valid(text, n) < n)
+		return tess_fail(TESS_EINVAL, "stop text %lld is not UTF-8 at its byte %zu",
+		                 (long long)i, tess_utf8_count_valid(text, n));
+	return TESS_OK;
+}
+
+static tess_status copy_stop_texts(struct tess_arena *arena,
+                                   const struct tess_request_source *source,
+                                   const struct tess_request *r, struct tess_shared_request *out)
+{
+	tess_status st = TESS_OK;
+	char *to;
+
+	if (r->nstop_texts < 0 || (r->nstop_texts && !r->stop_texts) ||
+	    r->nstop_texts > STOP_TEXTS_MAX)
+		return tess_fail(TESS_EINVAL,
+		                 "nstop_texts %lld%s; give a list and its length, at most %d",
+		                 (long long)r->nstop_texts,
+		                 r->stop_texts ? "" : " without stop_texts", STOP_TEXTS_MAX);
+	if (r->nstop_texts && !source->tokenizer)
+		return tess_fail(TESS_ENOENT,
+		                 "the checkpoint has no tokenizer; give ids to stop at, not texts");
+	for (int64_t i = 0; i < r->nstop_texts && !st; i++) {
+		st = check_stop_text(r, i);
+		out->stop_bytes += st ? 0 : (int64_t)strlen(r->stop_texts[i]) + 1;
+	}
+	if (st)
+		return st;
+	to = TESS_NEW(arena, char, out->stop_bytes + 1);
+	if (!to)
+		return TESS_ENOMEM;
+	out->stop_texts = to;
+	out->nstop_texts = r->nstop_texts;
+	for (int64_t i = 0; i < r->nstop_texts; i++)
+		to = stpcpy(to, r->stop_texts[i]) + 1;
+	return TESS_OK;
+}
+
 /* Chooses the checkpoint's token limit after `n` ids; at least 1, as in transformers. */
 static int64_t choose_token_limit(const struct tess_generation_config *g, int64_t n)
 {
@@ -149,6 +200,8 @@ static tess_status prepare_request(struct tess_arena *arena,
 		st = tess_ids_check(out->ids, out->nids, before, source->vocabulary);
 	if (!st)
 		st = copy_stop_ids(arena, source, r, out);
+	if (!st)
+		st = copy_stop_texts(arena, source, r, out);
 	return st ? st : limit_tokens(source, r, before, out);
 }
 
@@ -199,6 +252,7 @@ tess_status tess_requests_prepare(struct tess_arena *arena,
 			list[i].status = check_sequence(list, i);
 		if (list[i].status) {
 			list[i].nids = list[i].nstop = list[i].max_tokens = 0;
+			list[i].nstop_texts = list[i].stop_bytes = 0;
 			list[i].sentence = tess_arena_copy(arena, tess_error(), SIZE_MAX);
 		}
 		if (list[i].status && !list[i].sentence)
@@ -211,7 +265,7 @@ tess_status tess_requests_prepare(struct tess_arena *arena,
 
 /* ---- sharing --------------------------------------------------------------------------------- */
 
-/* Writes the requests, then ids, stop ids and message of each; read_requests sets pointers. */
+/* Writes requests; ids and stop ids of each; stop texts and message of each. */
 static char *write_requests(struct tess_arena *arena, const struct tess_shared_request *list,
                             int64_t n, uint64_t *bytes)
 {
@@ -220,6 +274,7 @@ static char *write_requests(struct tess_arena *arena, const struct tess_shared_r
 	*bytes = (uint64_t)n * sizeof *list;
 	for (int64_t i = 0; i < n; i++)
 		*bytes += (uint64_t)(list[i].nids + list[i].nstop) * 4 +
+		          (uint64_t)list[i].stop_bytes +
 		          (list[i].sentence ? strlen(list[i].sentence) + 1 : 0);
 	all = TESS_NEW(arena, char, *bytes + 1);
 	if (!all)
@@ -236,12 +291,17 @@ static char *write_requests(struct tess_arena *arena, const struct tess_shared_r
 			memcpy(at, r->stop, (size_t)r->nstop * 4);
 		at += r->nstop * 4;
 	}
-	for (int64_t i = 0; i < n; i++)
+	for (int64_t i = 0; i < n; i++) {
+		if (list[i].stop_bytes)
+			memcpy(at, list[i].stop_texts, (size_t)list[i].stop_bytes);
+		at += list[i].stop_bytes;
 		if (list[i].sentence)
 			at = stpcpy(at, list[i].sentence) + 1;
+	}
 	return all;
 }
 
+/* Sets the pointers of requests that write_requests has written. */
 static struct tess_shared_request *read_requests(char *all, int64_t n)
 {
 	struct tess_shared_request *list = (struct tess_shared_request *)(void *)all;
@@ -255,6 +315,8 @@ static struct tess_shared_request *read_requests(char *all, int64_t n)
 	}
 	text = (const char *)ids;
 	for (int64_t i = 0; i < n; i++) {
+		list[i].stop_texts = text;
+		text += list[i].stop_bytes;
 		if (!list[i].sentence)
 			continue;
 		list[i].sentence = text;

@@ -13,6 +13,8 @@ struct tess_shared_request { /* a request with all defaults filled in */
 	int64_t sequence; /* number of the continued sequence; -1: none */
 	struct tess_sampling sampling;
 	int32_t flags, replica;
+	const char *stop_texts; /* one after another, each ended by a 0 */
+	int64_t nstop_texts, stop_bytes;
 	tess_status status; /* failure: the request cannot run */
 	const char *sentence;
 };

@@ -52,8 +52,10 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
 		                 "of training; add --train");
 	if (!a->train && (a->offload_optimizer || a->offload_weights || a->tile))
-		return tess_fail(TESS_EINVAL, "--offload-optimizer, --offload-weights and --tile "
-		                              "are of a step of training; add --train");
+		return tess_fail(TESS_EINVAL, "%s is of a step of training; add --train",
+		                 a->tile              ? "--tile"
+		                 : a->offload_weights ? "--offload-weights"
+		                                      : "--offload-optimizer");
 	if (a->tile == TILE_AUTO && !a->memory)
 		return tess_fail(TESS_EINVAL,
 		                 "--tile auto needs the memory of a rank: --memory SIZE");

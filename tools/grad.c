@@ -11,16 +11,20 @@
 #include <string.h>
 #include <tessera/split.h>
 
-enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at once */
+enum {
+	PIECE = 4 << 20, /* elements that rank 0 gathers at once */
+	SEQUENCE = 1024, /* maximum ids of a sequence without --sequence */
+};
 
 struct grad_command {
 	struct tess_tool_session session;
 	const char *ids_file, *out, *values, *values_of;
-	struct tess_tool_list recompute;
-	int32_t micro;
+	struct tess_tool_list recompute, data;
+	struct tess_tool_data rows;
+	int32_t micro, batch;
 	double aux_loss;
 	bool quiet;
-	/* contents of the ids file */
+	/* contents of the ids file, or of sequences of the data */
 	int32_t *ids, *labels;
 	int64_t nsequences, *lengths;
 };
@@ -29,8 +33,11 @@ struct grad_command {
 
 static const struct tess_tool_option batch_options[] = {
 	{ "ids-file", "FILE",
-	  "batch: safetensors with \"ids\" and \"labels\", I64 [sequences, ids]; required",
-	  AT(ids_file) },
+	  "batch: safetensors with \"ids\" and \"labels\", I64 [sequences, ids]", AT(ids_file) },
+	{ "data", "FILE", "batch: the first sequences of data, as for train; repeatable",
+	  AT(data) },
+	{ "batch", "N", "maximum number of sequences of --data", AT(batch), .lo = 1,
+	  .hi = 1 << 20 },
 	{ "out", "FILE", "write loss and gradients as safetensors, by the names of the checkpoint",
 	  AT(out), .local = true },
 	{ "values", "FILE",
@@ -59,6 +66,7 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 {
 	const struct tess_tool_section sections[] = {
 		{ "Batch", batch_options, .to = a },
+		{ "", tess_tool_data_options, .to = &a->rows },
 		{ "Ranks", tess_tool_mesh_options, .to = &a->session },
 		{ "", tess_tool_job_options, .to = &a->session },
 		{ "Plan", tess_tool_plan_options, .to = &a->session },
@@ -67,8 +75,9 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_grad, sections, &a->session.model);
 
-	if (!st && !a->ids_file)
-		st = tess_fail(TESS_EINVAL, "give --ids-file FILE; see --help");
+	if (!st && (a->ids_file != NULL) == (a->data.n > 0))
+		st = tess_fail(TESS_EINVAL, "give --ids-file FILE or --data FILE%s; see --help",
+		               a->ids_file ? ", not both" : "");
 	if (!st && a->values_of && !a->values)
 		st = tess_fail(TESS_EINVAL, "--values-of: give --values FILE, too");
 	if (!st)
@@ -149,21 +158,66 @@ static tess_status read_batch_file(struct grad_command *a)
 	return st;
 }
 
+/* Reads the first sequences of the data, at most a->batch. */
+static tess_status read_data_batch(struct grad_command *a, const struct tess_dataset *d)
+{
+	struct tess_dataset_info info;
+	int64_t at = 0;
+	size_t n;
+	tess_status st = TESS_OK;
+
+	tess_dataset_get_info(d, &info);
+	a->nsequences = info.sequences < a->batch ? info.sequences : a->batch;
+	if (a->micro > a->nsequences)
+		return tess_fail(TESS_EINVAL, "--micro-batches %d: the data has %lld sequences",
+		                 (int)a->micro, (long long)a->nsequences);
+	n = (size_t)(a->nsequences * a->rows.sequence);
+	a->ids = calloc(n, sizeof *a->ids);
+	a->labels = calloc(n, sizeof *a->labels);
+	a->lengths = calloc((size_t)a->nsequences, sizeof *a->lengths);
+	if (!a->ids || !a->labels || !a->lengths)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	for (int64_t i = 0; i < a->nsequences && !st; at += a->lengths[i++])
+		st = tess_dataset_read_labels(d, i, a->ids + at, a->labels + at, &a->lengths[i]);
+	return st;
+}
+
+/* Opens the data by the vocabulary and the maximum length of the model. */
+static tess_status read_data_files(struct grad_command *a)
+{
+	struct tess_session_info info = { .size = sizeof info };
+	struct tess_dataset *d = NULL;
+	tess_status st = tess_session_check(a->session.model, NULL, 1, NULL, &info);
+
+	if (!a->rows.sequence)
+		a->rows.sequence = info.positions && info.positions < SEQUENCE
+		                           ? (int32_t)info.positions
+		                           : SEQUENCE;
+	if (!st)
+		st = tess_tool_open_data(&a->rows, a->session.model, info.vocabulary, &a->data, &d);
+	if (!st)
+		st = read_data_batch(a, d);
+	tess_dataset_close(d);
+	return st;
+}
+
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
 static tess_status compute_batch(const struct grad_command *a, struct tess_trainer *t,
                                  struct tess_training_result *r)
 {
-	int64_t n = a->micro ? a->micro : 1, length = a->nsequences ? a->lengths[0] : 0;
+	int64_t n = a->micro ? a->micro : 1, at = 0;
 	struct tess_batch *micro = calloc((size_t)n, sizeof *micro);
 	tess_status st = micro ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	for (int64_t i = 0; i < n && !st; i++) {
-		int64_t first = tess_edge(a->nsequences, n, i);
+		int64_t first = tess_edge(a->nsequences, n, i),
+			count = tess_edge(a->nsequences, n, i + 1) - first;
 
-		micro[i] =
-			(struct tess_batch){ tess_edge(a->nsequences, n, i + 1) - first, a->lengths,
-			                     a->ids + first * length, a->labels + first * length };
+		micro[i] = (struct tess_batch){ count, a->lengths + first, a->ids + at,
+			                        a->labels + at };
+		for (int64_t k = 0; k < count; k++)
+			at += a->lengths[first + k];
 	}
 	if (!st)
 		st = tess_trainer_compute_gradients(t, micro, n, r);
@@ -416,10 +470,19 @@ static tess_status check_grad_output(const struct grad_command *a)
 		                                    { 0 } };
 	const char *const files[] = { a->ids_file, NULL };
 
-	return tess_tool_check_outputs(outputs,
-	                               &(struct tess_tool_inputs){ .model = a->session.model,
-	                                                           .plan = a->session.plan,
-	                                                           .files = { files } });
+	return tess_tool_check_outputs(
+		outputs, &(struct tess_tool_inputs){ .model = a->session.model,
+	                                             .plan = a->session.plan,
+	                                             .files = { files, a->data.text } });
+}
+
+static int64_t find_longest_sequence(const struct grad_command *a)
+{
+	int64_t longest = 0;
+
+	for (int64_t i = 0; i < a->nsequences; i++)
+		longest = a->lengths[i] > longest ? a->lengths[i] : longest;
+	return longest;
 }
 
 static tess_status run_grad(struct grad_command *a, char **argv, int *exit_status)
@@ -428,10 +491,11 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
+	a->rows.quiet = !st && launched; /* the launcher has printed */
 	if (!st)
 		st = check_grad_output(a);
 	if (!st)
-		st = read_batch_file(a);
+		st = a->ids_file ? read_batch_file(a) : read_data_files(a);
 	if (!st && launched)
 		return tess_tool_join_job(a->session.ranks, run_grad_rank, a);
 	if (!st && !a->session.ranks)
@@ -439,7 +503,7 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 	if (!st)
 		st = tess_tool_check_training(a->session.model, a->session.mesh, a->session.ranks,
 		                              a->nsequences / (a->micro ? a->micro : 1),
-		                              a->nsequences ? a->lengths[0] : 0, &options);
+		                              find_longest_sequence(a), &options);
 	if (!st && a->out)
 		st = tess_safetensors_check_writable(a->out);
 	if (!st && a->values)
@@ -449,7 +513,7 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 
 static int execute_grad(int argc, char **argv)
 {
-	struct grad_command a = { 0 };
+	struct grad_command a = { .batch = 8 };
 	tess_status st = parse_grad_options(argc, argv, &a);
 	int exit_status = 0;
 	bool usage = st < 0;
@@ -469,11 +533,12 @@ static int execute_grad(int argc, char **argv)
 const struct tess_tool_command tess_tool_grad = {
 	"grad",
 	"write the loss and the gradients of one training step",
-	"MODEL --ids-file FILE [options]",
+	"MODEL --ids-file FILE [options]\nMODEL --data FILE [options]",
 	"Computes the loss of a batch and the gradient of every parameter on N ranks, and changes\n"
 	"no weight. Prints loss, norm and a digest, which are the same for any number of ranks,\n"
 	"backend, mesh and plan. It serves to test a model, a plan or a style.\n",
 	"  tessera grad llama --ids-file batch.safetensors --out gradients.safetensors\n"
-	"  tessera grad llama --ids-file batch.safetensors --mesh dp=2,tp=2\n",
+	"  tessera grad llama --ids-file batch.safetensors --mesh dp=2,tp=2\n"
+	"  tessera grad llama --data chats.jsonl --separate --batch 4\n",
 	execute_grad,
 };

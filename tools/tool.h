@@ -175,6 +175,18 @@ struct tess_tool_session { /* the input of a session or a trainer, from the opti
 	uint64_t kv_memory; /* bytes; 0: derived from the free memory */
 	bool ignore_unexpected;
 };
+struct tess_tool_data { /* how files of data for training are read */
+	int32_t sequence, loss, id_bytes; /* sequence 0: by the checkpoint */
+	bool separate, quiet; /* quiet: prints nothing */
+	const char *chat_template;
+};
+/* Options that set a struct tess_tool_data. */
+extern const struct tess_tool_option tess_tool_data_options[];
+/* Opens files of data, and prints the share of masked ids. Messages name file and line. */
+tess_status tess_tool_open_data(const struct tess_tool_data *a, const char *model,
+                                int64_t vocabulary, const struct tess_tool_list *files,
+                                struct tess_dataset **out);
+
 /* Options that set a struct tess_tool_session. */
 extern const struct tess_tool_option tess_tool_mesh_options[]; /* -n, --mesh, --device */
 extern const struct tess_tool_option tess_tool_job_options[]; /* --backend, --threads */

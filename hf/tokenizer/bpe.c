@@ -147,14 +147,28 @@ tess_status tess_ids_add(struct tess_ids *ids, int32_t id)
 	if (ids->n == ids->capacity) {
 		size_t capacity = ids->capacity + ids->capacity / 2 + 64;
 		int32_t *at = realloc(ids->id, capacity * sizeof *at);
+		uint32_t *begin = ids->begin;
 
-		if (!at)
+		if (at)
+			ids->id = at;
+		if (at && ids->placed)
+			begin = realloc(begin, capacity * sizeof *begin);
+		if (!at || (ids->placed && !begin))
 			return tess_fail(TESS_ENOMEM, "out of memory: %zu ids", capacity);
-		ids->id = at;
+		ids->begin = begin;
 		ids->capacity = capacity;
 	}
+	if (ids->placed)
+		ids->begin[ids->n] = ids->at;
 	ids->id[ids->n++] = id;
 	return TESS_OK;
+}
+
+void tess_ids_free(struct tess_ids *ids)
+{
+	free(ids->id);
+	free(ids->begin);
+	*ids = (struct tess_ids){ 0 };
 }
 
 /* ---- merges ---------------------------------------------------------------------------------- */
@@ -357,6 +371,7 @@ void tess_bpe_free(struct tess_bpe *b)
 struct symbol {
 	int32_t id; /* -1: merged into the previous symbol */
 	int32_t prev, next;
+	uint32_t at; /* its first byte in the piece */
 };
 
 struct pending_merge {
@@ -471,6 +486,7 @@ static int32_t split_symbols(const struct tess_bpe *b, const char *s, size_t n, 
 
 		step = tess_utf8_decode(s + i, &cp);
 		id = cp < 0x400 ? b->low[cp] : find_model_id(b, s + i, step);
+		out[count].at = (uint32_t)i;
 		if (id >= 0) {
 			out[count++].id = id;
 			unk = false;
@@ -478,8 +494,10 @@ static int32_t split_symbols(const struct tess_bpe *b, const char *s, size_t n, 
 		}
 		for (size_t k = 0; k < step; k++)
 			bytes &= b->byte[(unsigned char)s[i + k]] >= 0;
-		for (size_t k = 0; k < step && bytes; k++)
+		for (size_t k = 0; k < step && bytes; k++) {
+			out[count].at = (uint32_t)(i + k);
 			out[count++].id = b->byte[(unsigned char)s[i + k]];
+		}
 		if (!bytes && b->unk >= 0 && !(unk && b->fuse_unk))
 			out[count++].id = b->unk;
 		unk = !bytes && b->unk >= 0;
@@ -495,6 +513,7 @@ tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_scratch *s
                             const char *s, size_t n, struct tess_ids *out)
 {
 	int32_t whole = b->ignore_merges ? find_model_id(b, s, n) : -1, count;
+	uint32_t begin = out->at;
 	struct symbol *symbol;
 	tess_status st;
 
@@ -506,7 +525,9 @@ tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_scratch *s
 	symbol = scratch->symbol;
 	count = split_symbols(b, s, n, symbol);
 	merge_symbols(b, symbol, count, scratch->queue);
-	for (int32_t i = count ? 0 : -1; i >= 0 && !st; i = symbol[i].next)
+	for (int32_t i = count ? 0 : -1; i >= 0 && !st; i = symbol[i].next) {
+		out->at = begin + symbol[i].at;
 		st = tess_ids_add(out, symbol[i].id);
+	}
 	return st;
 }

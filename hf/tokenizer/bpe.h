@@ -35,8 +35,12 @@ void tess_vocab_free(struct tess_vocab *v);
 struct tess_ids {
 	int32_t *id;
 	size_t n, capacity;
+	uint32_t *begin; /* with `placed`: where the part of the text of each id begins */
+	bool placed;
+	uint32_t at; /* where the part of the next id begins */
 };
 tess_status tess_ids_add(struct tess_ids *ids, int32_t id);
+void tess_ids_free(struct tess_ids *ids);
 
 struct tess_bpe {
 	const struct tess_vocab *vocab;
@@ -60,7 +64,7 @@ struct tess_bpe_scratch {
 };
 void tess_bpe_scratch_free(struct tess_bpe_scratch *scratch);
 
-/* Appends the ids of a piece of valid UTF-8; O(n log n) for any piece. */
+/* Appends the ids of a piece of valid UTF-8, which begins at out->at; O(n log n) for any piece. */
 tess_status tess_bpe_encode(const struct tess_bpe *b, struct tess_bpe_scratch *scratch,
                             const char *s, size_t n, struct tess_ids *out);
 

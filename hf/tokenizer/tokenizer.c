@@ -4,12 +4,7 @@
 #include "core/base/log.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "hf/tokenizer/added.h"
-#include "hf/tokenizer/bpe.h"
-#include "hf/tokenizer/decode.h"
-#include "hf/tokenizer/normalize.h"
-#include "hf/tokenizer/post.h"
-#include "hf/tokenizer/pretokenize.h"
+#include "hf/tokenizer/stages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,16 +12,6 @@
 #include <sys/stat.h>
 
 enum { TOKENIZER_BYTES_MAX = 1 << 28, CONFIG_BYTES_MAX = 1 << 24 };
-
-struct tess_tokenizer {
-	struct tess_vocab vocab;
-	struct tess_normalizer normalizer;
-	struct tess_added added;
-	struct tess_pretokenizer pre;
-	struct tess_bpe bpe;
-	struct tess_post post;
-	struct tess_decoder decoder;
-};
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -180,105 +165,6 @@ void tess_tokenizer_close(struct tess_tokenizer *t)
 	tess_bpe_free(&t->bpe);
 	tess_post_free(&t->post);
 	free(t);
-}
-
-/* ---- encode ---------------------------------------------------------------------------------- */
-
-/* Splits a text at added tokens, first in the original, then in the normalized text. */
-static tess_status split_added_tokens(const struct tess_tokenizer *t, struct tess_scan *scan,
-                                      const char *text, size_t len, struct tess_pieces *out)
-{
-	struct tess_text normal = { 0 };
-	struct tess_pieces raw = { 0 };
-	tess_status st = tess_added_split(&t->added, &t->added.raw, text, len, true, &raw);
-
-	for (size_t i = 0; i < raw.n && !st; i++) {
-		const struct tess_piece *p = &raw.piece[i];
-		const char *s = raw.text.data + p->start;
-
-		if (p->id >= 0) {
-			st = tess_pieces_add(out, s, p->len, p->id, p->first);
-			continue;
-		}
-		st = tess_normalizer_apply(&t->normalizer, scan, s, p->len, &normal);
-		if (!st)
-			st = tess_added_split(&t->added, &t->added.normal, normal.data, normal.len,
-			                      p->first, out);
-	}
-	tess_pieces_free(&raw);
-	tess_text_free(&normal);
-	return st;
-}
-
-static tess_status encode_pieces(const struct tess_tokenizer *t, const struct tess_pieces *p,
-                                 struct tess_ids *ids)
-{
-	struct tess_bpe_scratch scratch = { 0 };
-	tess_status st = TESS_OK;
-
-	for (size_t i = 0; i < p->n && !st; i++) {
-		if (p->piece[i].id >= 0)
-			st = tess_ids_add(ids, p->piece[i].id);
-		else
-			st = tess_bpe_encode(&t->bpe, &scratch, p->text.data + p->piece[i].start,
-			                     p->piece[i].len, ids);
-	}
-	tess_bpe_scratch_free(&scratch);
-	return st;
-}
-
-static tess_status append_ids(struct tess_ids *ids, const struct tess_ids *more)
-{
-	tess_status st = TESS_OK;
-
-	for (size_t i = 0; i < more->n && !st; i++)
-		st = tess_ids_add(ids, more->id[i]);
-	return st;
-}
-
-tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *text, size_t len,
-                                  bool add_special, int32_t **ids, size_t *n)
-{
-	struct tess_ids made = { 0 };
-	struct tess_pieces pieces = { 0 };
-	struct tess_scan *scan = NULL;
-	size_t valid;
-	tess_status st = TESS_REQUIRE(t, ids, n);
-
-	if (!st && len)
-		st = TESS_REQUIRE(text);
-	if (st)
-		return st;
-	if (len > TESS_TEXT_MAX)
-		return tess_fail(TESS_EINVAL, "a text of %zu bytes; at most %d are encoded", len,
-		                 TESS_TEXT_MAX);
-	valid = tess_utf8_count_valid(text, len);
-	if (valid < len)
-		return tess_fail(TESS_EINVAL, "the text is not UTF-8 at its byte %zu", valid);
-	st = tess_scan_open(&scan);
-	if (!st) {
-		tess_scan_allow(scan, len);
-		st = split_added_tokens(t, scan, text, len, &pieces);
-	}
-	if (!st)
-		st = tess_pretokenizer_apply(&t->pre, scan, &pieces);
-	if (!st && add_special)
-		st = append_ids(&made, &t->post.before);
-	if (!st)
-		st = encode_pieces(t, &pieces, &made);
-	if (!st && add_special)
-		st = append_ids(&made, &t->post.after);
-	if (!st && !made.id && !(made.id = malloc(sizeof *made.id)))
-		st = tess_fail(TESS_ENOMEM, "out of memory");
-	if (st) {
-		free(made.id);
-	} else {
-		*ids = made.id;
-		*n = made.n;
-	}
-	tess_pieces_free(&pieces);
-	tess_scan_close(scan);
-	return st ? tess_fail_in(st, "encoding a text") : TESS_OK;
 }
 
 /* ---- decode ---------------------------------------------------------------------------------- */

@@ -8,6 +8,22 @@
 tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
                                  struct tess_tokenizer **out);
 
+/* A border in a text, and the ids there: alike, unless the border is inside of one. */
+struct tess_token_border {
+	size_t at; /* its byte in the text; the caller sets it */
+	size_t ends_after; /* the first id whose text ends after the border */
+	size_t begins_at; /* the first id whose text begins at the border or after it */
+};
+
+/*
+ * Encodes a text like tess_tokenizer_encode, without ids around it, and finds the ids at borders
+ * between characters, in ascending order. The time grows by that of a segment between special
+ * tokens for each border in it.
+ */
+tess_status tess_tokenizer_encode_borders(const struct tess_tokenizer *t, const char *text,
+                                          size_t len, struct tess_token_border *border,
+                                          size_t nborders, int32_t **ids, size_t *n);
+
 /* Sets the ids that precede the pushed ones and whose text is not returned. Call once, first. */
 tess_status tess_decode_stream_follow(struct tess_decode_stream *d, const int32_t *ids, int64_t n);
 

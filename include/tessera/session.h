@@ -248,11 +248,24 @@ struct tess_request {
 	 * tokens, so none are added. The token that ends a turn also ends the sequence, if the
 	 * tokenizer has it and `stop` is NULL. */
 	const struct tess_chat *chat;
+	/* Texts that end the sequence, UTF-8 of 1 to 65536 bytes: [nstop_texts]. The text of the
+	 * request is cut before the first one that is complete; of those that are complete at one
+	 * byte, before the longest. Its ids include all of that text. A special token has no text:
+	 * a stop text that spells one ends the sequence at its id. */
+	const char *const *stop_texts;
+	/* Number of stop texts, at most 256; they require a tokenizer. */
+	int64_t nstop_texts;
 };
-TESS_TIGHT(tess_request, chat);
+TESS_TIGHT(tess_request, nstop_texts);
 
-/* Reasons why a request ends: limit of tokens, stop id, callback, failure. */
-enum { TESS_FINISH_LENGTH = 1, TESS_FINISH_STOP, TESS_FINISH_INTERRUPT, TESS_FINISH_FAILED };
+/* Reasons why a request ends: limit of tokens, stop id, callback, failure, stop text. */
+enum {
+	TESS_FINISH_LENGTH = 1,
+	TESS_FINISH_STOP,
+	TESS_FINISH_INTERRUPT,
+	TESS_FINISH_FAILED,
+	TESS_FINISH_TEXT
+};
 
 /* Result of a request. Borrowed for the call of on_end. */
 struct tess_result {
@@ -299,7 +312,8 @@ struct tess_generation {
 	void *self;
 	/* Receives each new id. logits: [vocabulary] with TESS_TOKEN_LOGITS, else NULL. text: the n
 	 * bytes that the id completes. These are complete characters, often none; without a
-	 * tokenizer NULL, 0. All bytes of a request are what decoding its ids adds to the text. */
+	 * tokenizer NULL, 0. All bytes of a request are what decoding its ids adds to the text, up
+	 * to a stop text: what may be a part of one is held back. */
 	int (*on_token)(void *self, int64_t i, int32_t id, const float *logits, const char *text,
 	                uint64_t n);
 	/* Receives logits [n, vocabulary] of the next n positions, with TESS_ALL_LOGITS. */
@@ -321,6 +335,7 @@ TESS_TIGHT(tess_generation, on_step);
  * A request that cannot run ends by itself with TESS_FINISH_FAILED:
  *  - its prompt is longer than the context, or has an id outside the vocabulary;
  *  - a count is negative, or lacks its list;
+ *  - a stop text is empty or not UTF-8, or the checkpoint has no tokenizer;
  *  - its pages do not fit;
  *  - its logits are not finite.
  */

@@ -29,6 +29,9 @@ struct tess_generate_result {
 	double prefill, decode; /* seconds to the first id, and from the first id to the end */
 };
 
+/* A result of on_token: ends this request, with TESS_FINISH_TEXT. */
+enum { TESS_END_AT_TEXT = TESS_END_ALL + 1 };
+
 /*
  * Callbacks on rank 0; each may be NULL. They return TESS_GO_ON, TESS_END_ONE, TESS_END_ALL or a
  * failure, which fails all ranks.

@@ -208,7 +208,8 @@ static struct tess_id_choice choose_id(struct tess_generate_state *g,
 	int64_t ntokens = g->results[r->request].ntokens;
 	struct tess_id_choice word = { .id = id->id, .status = check_logits(r, id) };
 	const float *logits = NULL;
-	bool enough = r->end_wanted;
+	bool enough = r->end_wanted, at_text = false;
+	int answer;
 
 	if (word.status) {
 		word.finish = TESS_FINISH_FAILED;
@@ -218,10 +219,13 @@ static struct tess_id_choice choose_id(struct tess_generate_state *g,
 	if (q->logits)
 		logits = part->logits +
 		         (count_part_rows(part) - 1) * tess_runner_vocabulary(g->runner);
-	if (c->on_token)
-		enough |= tess_generate_take_answer(
-			g, c->on_token(c->self, r->request, word.id, logits));
+	if (c->on_token) {
+		answer = c->on_token(c->self, r->request, word.id, logits);
+		at_text = answer == TESS_END_AT_TEXT;
+		enough |= !at_text && tess_generate_take_answer(g, answer);
+	}
 	word.finish = enough                         ? TESS_FINISH_INTERRUPT
+	              : at_text                      ? TESS_FINISH_TEXT
 	              : is_stop_id(q, word.id)       ? TESS_FINISH_STOP
 	              : ntokens + 1 == q->max_tokens ? TESS_FINISH_LENGTH
 	                                             : 0;

@@ -69,6 +69,7 @@ class Request(Struct):
         ("size", c_uint32), ("flags", c_int32), ("text", c_char_p), ("ntext", c_uint64), ("ids", POINTER(c_int32)),
         ("nids", c_int64), ("sequence", c_void_p), ("sampling", POINTER(Sampling)), ("stop", POINTER(c_int32)),
         ("nstop", c_int64), ("max_tokens", c_int64), ("chat", c_void_p),
+        ("stop_texts", POINTER(c_char_p)), ("nstop_texts", c_int64),
     ]
 
 

@@ -353,10 +353,12 @@ class Model:
 
     def generate(self, prompt: Prompt | Sequence[Prompt], max_tokens: int | None = None, *, temperature: float | None = None,
                  top_p: float | None = None, min_p: float | None = None, top_k: int | None = None,
-                 repetition_penalty: float | None = None, seed: int = 0, stop: Ids | None = None) -> Any:
+                 repetition_penalty: float | None = None, seed: int = 0,
+                 stop: Ids | str | Sequence[str] | None = None) -> Any:
         """Continues a prompt: returns the new text of a text, the new ids of ids, and a list for a list of prompts.
 
-        max_tokens: the maximum number of new ids. stop: ids that end the sequence. None: as the checkpoint specifies.
+        max_tokens: the maximum number of new ids. None: as the checkpoint specifies. stop: ids that end the sequence in
+        place of those of the checkpoint; or a text, or texts, before which a text ends, in addition to these.
         temperature 0 is greedy. The ids do not depend on ranks, mesh or plan.
         """
         sampling = _abi.Sampling.from_buffer_copy(self._info.sampling)
@@ -367,10 +369,16 @@ class Model:
         sampling.seed = seed
         if max_tokens is not None and operator.index(max_tokens) < 0:
             raise ValueError(f"generate: max_tokens={max_tokens}: 0 or more; None: as the checkpoint specifies")
-        if isinstance(stop, (str, bytes)):
-            raise TypeError(f"generate: stop={stop!r}: give ids, such as model.encode({stop!r}, special=False)")
+        if isinstance(stop, bytes):
+            raise TypeError(f"generate: stop={stop!r}: give text, a list of texts, or ids")
         fields: dict[str, Any] = {"sampling": ctypes.pointer(sampling), "max_tokens": 0 if max_tokens is None else max_tokens or -1}
-        if stop is not None:
+        texts: list[Any] = [stop] if isinstance(stop, str) else [] if stop is None else list(stop)
+        if texts and all(isinstance(one, str) for one in texts):
+            data = [one.encode() for one in texts]
+            if any(not one or 0 in one for one in data):
+                raise ValueError(f"generate: stop={stop!r}: a stop text has 1 byte or more, and no U+0000")
+            fields.update(stop_texts=(ctypes.c_char_p * len(data))(*data), nstop_texts=len(data))
+        elif stop is not None:
             fields.update(stop=(ctypes.c_int32 * max(1, len(stop)))(*stop), nstop=len(stop))
 
         def take(one: _Text, prompt: Prompt) -> Any:

@@ -216,7 +216,7 @@ START_TEST(bad_packed_files)
 	               "6 bytes are no whole number of ids of 4 bytes");
 	expect_refused(write_packed("short.u16", "", 0, 2, 2), three,
 	               "2 ids are less than one sequence of 3");
-	expect_refused(scratch_write_text("story.txt", "Once upon"), three,
+	expect_refused(scratch_write_text("story.text", "Once upon"), three,
 	               "what it holds is not known by its name");
 	expect_refused(scratch, three, "read from a regular file");
 	expect_refused(write_packed("wide.bin", "", 0, 4, 32), three, "every second id of 2 bytes");
@@ -335,7 +335,7 @@ START_TEST(bad_texts)
 	expect_refused(scratch_write_text("b.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \n"), options,
 	               "b.jsonl: line 3:");
 	expect_refused(scratch_write_text("c.jsonl", "{\"text\": \"a\"}\n{\"prompt\": \"a\"}\n"),
-	               options, "c.jsonl: line 2: an object with a \"text\" is needed");
+	               options, "c.jsonl: line 2: an object with a \"text\", with \"prompt\"");
 	expect_refused(scratch_write_text("d.jsonl", ""), options,
 	               "d.jsonl: 0 ids are less than one sequence of 4");
 	options.vocabulary = 100;

@@ -78,6 +78,18 @@ static void *nothing; /* a place for results */
 #define PLANNER(...) OPTIONS(tess_planner_options, __VA_ARGS__)
 #define TRAIN(...) tess_trainer_check(OPTIONS(tess_trainer_options, __VA_ARGS__))
 #define GENERATION(...) OPTIONS(tess_generation, __VA_ARGS__)
+/* Generates with a request, with the given changes; fails like the request. */
+#define REQUEST(...) \
+	tess_session_generate( \
+		on.session, \
+		(const struct tess_request *const[]){ OPTIONS(tess_request, .ids = ids, .nids = 3, \
+	                                                      .max_tokens = 1, __VA_ARGS__) }, \
+		1, GENERATION(.on_end = fail_as_request))
+#define TEXTS(...) \
+	.stop_texts = (const char *const[]) \
+	{ \
+		__VA_ARGS__ \
+	}
 #define BATCH(...) (&(struct tess_batch){ .nsequences = 1, __VA_ARGS__ })
 #define LENGTHS(...) \
 	.lengths = (const int64_t[]) \
@@ -390,6 +402,13 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_session_generate(on.session, NULL, 1, &how));
 		ROW(tess_session_generate(on.session, requests, 1,
 		                          GENERATION(.on_end = fail_as_request)));
+		GIVES(TESS_OK, REQUEST(.nstop_texts = 1, TEXTS("a")));
+		ROW(REQUEST(.nstop_texts = -1));
+		ROW(REQUEST(.nstop_texts = 1));
+		ROW(REQUEST(.nstop_texts = 257, TEXTS("a")));
+		ROW(REQUEST(.nstop_texts = 2, TEXTS("a", "")));
+		ROW(REQUEST(.nstop_texts = 1, TEXTS(NULL)));
+		ROW(REQUEST(.nstop_texts = 1, TEXTS("\xc3")));
 		ROW(tess_session_generate(on.session, NULL, -1, &how));
 		ROW(tess_session_generate(on.session, NULL, INT64_MAX, &how));
 		ROW(tess_session_generate(on.session, NULL, 0, NULL));
@@ -577,6 +596,15 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_dataset_read(on.dataset, INT64_MAX, ids, &count));
 		ROW(tess_dataset_read(on.dataset, 0, NULL, &count));
 		ROW(tess_dataset_read(on.dataset, 0, ids, NULL));
+		ROW(tess_dataset_open(files, 1, DATASET(.tokenizer = dir, .loss = 2),
+		                      OUT(tess_dataset)));
+		ROW(tess_dataset_read_labels(NULL, 0, made, made, &count));
+		ROW(tess_dataset_read_labels(on.dataset, -1, made, made, &count));
+		ROW(tess_dataset_read_labels(on.dataset, 0, NULL, made, &count));
+		ROW(tess_dataset_read_labels(on.dataset, 0, made, NULL, &count));
+		ROW(tess_dataset_read_labels(on.dataset, 0, made, made, NULL));
+		NOTHING(tess_dataset_count_labels(NULL, OPTIONS(tess_dataset_labels, 0)));
+		NOTHING(tess_dataset_count_labels(on.dataset, NULL));
 
 		/* explain */
 		ROW(tess_session_explain(NULL, 1, OUT(tess_explanation)));

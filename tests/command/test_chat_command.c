@@ -151,7 +151,7 @@ START_TEST(answer_ends_with_its_turn)
 	size_t n = json_array_size(ids);
 	int64_t stop = json_integer_value(json_array_get(ids, n - 1));
 
-	ck_assert_str_eq(json_string_value(get_line_value(ended, 0, "finish_reason")), "stop");
+	ck_assert_str_eq(json_string_value(get_line_value(ended, 0, "finish_reason")), "eos");
 	ck_assert_str_eq(json_string_value(get_line_value(all, 0, "finish_reason")), "length");
 	ck_assert_uint_lt(n, 40);
 	for (size_t i = 0; i < n; i++) {

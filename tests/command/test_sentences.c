@@ -487,6 +487,42 @@ START_TEST(odd_lines_fail_alone)
 }
 END_TEST
 
+/* Stop texts of the command, and those of a line in their place; on one rank and on replicas. */
+START_TEST(stop_texts)
+{
+	char command[2048], text[16384];
+
+	snprintf(
+		command, sizeof command,
+		"{ printf '%%s\\n' '{\"prompt\": \"Once upon\"}' '{\"prompt\": \"Once\", \"stop\": "
+		"[\"xyz\", \"a time\"]}' '{\"prompt\": \"Once\", \"stop\": []}' '{\"prompt\": "
+		"\"Once\", \"stop\": [\"\"]}' '{\"prompt\": \"Once\", \"stop\": \"</s>\"}' | $T "
+		"generate data --temperature 0 --max-tokens 20 --stop 'tle girl' --stop none "
+		"--prompts - %s || echo status $?; } >&2",
+		_i ? "-n 4 --mesh dp=2,tp" : "");
+	ck_assert_int_eq(run_bash(command, text, sizeof text), 0);
+	expect_part(text, "\"text\":\" a time, there was a lit\",\"finish_reason\":\"stop\"");
+	expect_part(text, "\"text\":\" upon \",\"finish_reason\":\"stop\"");
+	expect_part(text, "line 4: \"stop\" must be a text of 1 byte or more, or a list of them");
+	ck_assert_int_eq(count_occurrences(text, "\"finish_reason\":\"length\""), 2);
+	expect_part(text, "status 1\n");
+}
+END_TEST
+
+/* Text that streams has no part of a stop text, and an empty one is refused. */
+START_TEST(stop_texts_of_the_command)
+{
+	char text[4096];
+	int status = run_bash("{ $T generate data --prompt Once --temperature 0 --stop 'a time'; "
+	                      "$T generate data --prompt Once --stop ''; } >&2",
+	                      text, sizeof text);
+
+	ck_assert_int_eq(status, 2);
+	ck_assert_msg(strstr(text, " upon \ntessera generate: --stop: the text is empty") == text,
+	              "%s", text);
+}
+END_TEST
+
 /* Checks that inputs that would take gigabytes are refused before they do. */
 START_TEST(large_inputs)
 {
@@ -674,6 +710,8 @@ int main(void)
 	tcase_add_test(t, prompt_without_option);
 	tcase_add_test(t, words_stay_apart);
 	tcase_add_test(t, large_inputs);
+	tcase_add_loop_test(t, stop_texts, 0, 2);
+	tcase_add_test(t, stop_texts_of_the_command);
 	tcase_add_loop_test(t, odd_lines_fail_alone, 0,
 	                    (int)(sizeof odd_line_runs / sizeof *odd_line_runs));
 	tcase_add_loop_test(t, old_logits_stay_after_a_failure, 0,

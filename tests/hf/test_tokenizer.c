@@ -107,6 +107,61 @@ START_TEST(steps_do_as_in_hugging_face)
 }
 END_TEST
 
+/* ---- borders --------------------------------------------------------------------------------- */
+
+/* Compares the ids of a text, and the id that has each character; null: as a removed one. */
+static void check_borders(const struct tess_tokenizer *t, const json_t *one)
+{
+	const json_t *text = json_array_get(one, 0), *want = json_array_get(one, 2), *id;
+	const char *s = json_string_value(text);
+	struct tess_token_border border[256];
+	size_t len = json_string_length(text), nborders = 0, n, i;
+	int32_t *ids;
+
+	for (i = 0; i < len; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			border[nborders++] = (struct tess_token_border){ .at = i };
+	ck_assert_uint_eq(nborders, json_array_size(want));
+	border[nborders++].at = len;
+	ck_assert(!tess_tokenizer_encode_borders(t, s, len, border, nborders, &ids, &n));
+	ck_assert_uint_eq(n, json_array_size(json_array_get(one, 1)));
+	json_array_foreach(json_array_get(one, 1), i, id)
+		ck_assert_int_eq(ids[i], json_integer_value(id));
+	json_array_foreach(want, i, id) {
+		ck_assert_msg(json_is_null(id) ||
+		                      border[i].ends_after == (size_t)json_integer_value(id),
+		              "\"%s\", character %zu: id %zu, not %lld", s, i, border[i].ends_after,
+		              json_integer_value(id));
+		ck_assert(border[i].begins_at - border[i].ends_after <= 1);
+	}
+	ck_assert(border[i].ends_after == n && border[i].begins_at == n);
+	free(ids);
+}
+
+START_TEST(ids_at_borders)
+{
+	json_t *file = tokens_load_json(tokens_format_path("borders.json")),
+	       *list = json_object_get(file, "variants"), *variant, *one;
+	size_t i, k;
+
+	ck_assert_int_ge(json_array_size(list), 5);
+	json_array_foreach(list, i, variant) {
+		const char *name = json_string_value(json_object_get(variant, "base"));
+		json_t *root = strcmp(name, "gpt2") == 0
+		                       ? tokens_make_gpt2()
+		                       : tokens_load_json(format_data_path("tokenizer.json"));
+		struct tess_tokenizer *t;
+
+		apply_settings(root, json_object_get(variant, "set"));
+		t = tokens_open(root);
+		json_array_foreach(json_object_get(variant, "texts"), k, one)
+			check_borders(t, one);
+		tess_tokenizer_close(t);
+	}
+	json_decref(file);
+}
+END_TEST
+
 /* ---- properties ------------------------------------------------------------------------------ */
 
 /* Makes random text of all planes, with spaces and repetitions. */
@@ -434,7 +489,7 @@ START_TEST(no_tokenizer)
 END_TEST
 
 SCRATCH_MAIN("tokenizer", stories_encodes_as_hugging_face_does,
-             gpt2_encodes_as_its_own_encoder_does, steps_do_as_in_hugging_face, text_comes_back,
-             any_ids_stream_to_the_text_they_decode_to, texts_are_continued, no_megabyte_is_slow,
-             tokens_have_names, texts_that_are_no_text, config_says_what_begins_and_ends_a_text,
-             config_adds_tokens, no_tokenizer)
+             gpt2_encodes_as_its_own_encoder_does, steps_do_as_in_hugging_face, ids_at_borders,
+             text_comes_back, any_ids_stream_to_the_text_they_decode_to, texts_are_continued,
+             no_megabyte_is_slow, tokens_have_names, texts_that_are_no_text,
+             config_says_what_begins_and_ends_a_text, config_adds_tokens, no_tokenizer)

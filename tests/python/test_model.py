@@ -47,6 +47,8 @@ def test_text_and_ids(data):
         assert len(model.generate(prompt, max_tokens=3, temperature=0)) < len(text)
         assert model.generate(prompt, max_tokens=0) == ""
         assert model.generate(prompt, max_tokens=9, temperature=0, stop=ids[:1]) == model.decode(ids[:1])
+        for stop in ("there", ["zebra", "there"]):
+            assert model.generate(prompt, max_tokens=20, temperature=0, stop=stop) == text[:text.index("there")]
         drawn = {model.generate(prompt, max_tokens=20, temperature=1.5, seed=seed) for seed in (1, 2, 1)}
         assert len(drawn) == 2
         assert np.array_equal(model.logits(prompt), model.logits(model.encode(prompt)))
@@ -85,8 +87,10 @@ def test_arguments_of_a_prompt(data):
             call(np.arange(1, 4))
         with pytest.raises(ValueError, match="max_tokens=-1"):
             model.generate("Once", max_tokens=-1)
-        with pytest.raises(TypeError, match="stop='a': give ids"):
-            model.generate("Once", max_tokens=2, stop="a")
+        with pytest.raises(TypeError, match="stop=b'a': give text, a list of texts, or ids"):
+            model.generate("Once", max_tokens=2, stop=b"a")
+        with pytest.raises(ValueError, match="a stop text has 1 byte or more"):
+            model.generate("Once", max_tokens=2, stop=["a", ""])
 
 
 def test_threads_that_share_a_model(data):

@@ -53,6 +53,14 @@ static tess_status check_file_option(const struct generate_options *a, const cha
 	return TESS_OK;
 }
 
+static tess_status check_stop_options(const struct generate_options *a)
+{
+	for (int32_t i = 0; i < a->stop.n; i++)
+		if (!*a->stop.text[i])
+			return tess_fail(TESS_EINVAL, "--stop: the text is empty");
+	return TESS_OK;
+}
+
 /* Checks the options of --messages, which may precede it. */
 static tess_status check_chat_options(const struct generate_options *a)
 {
@@ -101,6 +109,8 @@ static const struct tess_tool_option prompt_options[] = {
 static const struct tess_tool_option sampling_options[] = {
 	{ "max-tokens", "N", "maximum number of new tokens (default: checkpoint's, else 256)",
 	  AT(max_tokens), .hi = INT32_MAX },
+	{ "stop", "TEXT", "end a sequence before TEXT, which is not printed; repeatable",
+	  AT(stop) },
 	{ "ignore-eos", NULL, "continue where the model would stop", AT(ignore_eos) },
 	{ "temperature", "X", "0: take the most likely token (default: checkpoint's)",
 	  AT(temperature), .hi = 1e6 },
@@ -158,6 +168,8 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		st = tess_tool_take_strategy(&a->session);
 	if (!st)
 		st = check_chat_options(a);
+	if (!st)
+		st = check_stop_options(a);
 	return st ? st : check_file_options(a);
 }
 

@@ -12,6 +12,7 @@ struct generate_options {
 	struct prompts prompts;
 	const char *system, *template_name; /* of --messages */
 	struct tess_chat *chat; /* that renders them; NULL: none */
+	struct tess_tool_list stop;
 	bool from_stdin; /* the prompt is stdin, without an option */
 	int32_t max_tokens, top_k; /* -1: not given */
 	int32_t chunk;

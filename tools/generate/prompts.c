@@ -41,7 +41,8 @@ static tess_status add_prompt(struct prompts *p, const char *option, struct prom
 		                 .penalty = NAN,
 		                 .top_k = -1,
 		                 .seed = -1,
-		                 .max_tokens = -1 };
+		                 .max_tokens = -1,
+		                 .nstop = -1 };
 	p->n++;
 	return TESS_OK;
 }
@@ -267,11 +268,41 @@ static tess_status read_id_list(const json_t *list, struct prompt *p)
 	return TESS_OK;
 }
 
+static tess_status add_stop_text(const json_t *text, struct prompt *p)
+{
+	if (!json_string_length(text))
+		return tess_fail(TESS_EINVAL,
+		                 "\"stop\" must be a text of 1 byte or more, or a list of them");
+	p->stop[p->nstop] = strdup(json_string_value(text));
+	if (!p->stop[p->nstop])
+		return tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+	if (strlen(p->stop[p->nstop++]) < json_string_length(text))
+		return tess_fail(TESS_EINVAL, "\"stop\" has a text with U+0000");
+	return TESS_OK;
+}
+
+/* Reads the texts that end a prompt: one, or a list. */
+static tess_status read_stop_texts(const json_t *stop, struct prompt *p)
+{
+	size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+	tess_status st = TESS_OK;
+
+	if (!stop)
+		return TESS_OK;
+	p->nstop = 0;
+	p->stop = calloc(n + 1, sizeof *p->stop);
+	if (!p->stop)
+		return tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+	for (size_t i = 0; i < n && !st; i++)
+		st = add_stop_text(json_is_array(stop) ? json_array_get(stop, i) : stop, p);
+	return st;
+}
+
 static tess_status check_keys(const json_t *o)
 {
 	static const char *const known[] = { "prompt", "ids",   "max_tokens", "temperature",
 		                             "top_k",  "top_p", "min_p",      "repetition_penalty",
-		                             "seed" };
+		                             "seed",   "stop" };
 	const char *key;
 	json_t *value;
 
@@ -284,7 +315,7 @@ static tess_status check_keys(const json_t *o)
 			return tess_fail(TESS_EINVAL,
 			                 "\"%.64s\" is not a key of a prompt; use prompt or ids, "
 			                 "max_tokens, temperature, top_k, top_p, min_p, "
-			                 "repetition_penalty, seed",
+			                 "repetition_penalty, seed, stop",
 			                 key);
 	}
 	return TESS_OK;
@@ -305,7 +336,9 @@ static tess_status read_prompt_options(const json_t *o, struct prompt *p)
 		st = read_integer(o, "top_k", INT32_MAX, &p->top_k);
 	if (!st)
 		st = read_integer(o, "seed", INT64_MAX, &p->seed);
-	return st ? st : read_integer(o, "max_tokens", INT32_MAX, &p->max_tokens);
+	if (!st)
+		st = read_integer(o, "max_tokens", INT32_MAX, &p->max_tokens);
+	return st ? st : read_stop_texts(json_object_get(o, "stop"), p);
 }
 
 static tess_status read_object(const json_t *o, struct prompt *p)
@@ -440,6 +473,9 @@ void prompts_free(struct prompts *p)
 		free(p->list[i].text);
 		free(p->list[i].ids);
 		free(p->list[i].error);
+		for (int64_t k = 0; k < p->list[i].nstop; k++)
+			free(p->list[i].stop[k]);
+		free(p->list[i].stop);
 		free(p->list[i].row);
 	}
 	free(p->list);

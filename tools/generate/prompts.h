@@ -17,6 +17,8 @@ struct prompt {
 	/* options of this prompt; NAN or -1: those of the command */
 	double temperature, top_p, min_p, penalty;
 	int64_t top_k, seed, max_tokens;
+	char **stop; /* texts that end it */
+	int64_t nstop; /* -1: those of the command */
 };
 
 struct prompts {
@@ -38,8 +40,8 @@ tess_status prompts_add_stdin(struct prompts *p);
 /* Adds ids, as "1,2,3". */
 tess_status prompts_add_ids(struct prompts *p, const char *text);
 /*
- * Adds a prompt per line, a JSON object: "prompt" or "ids", optionally sampling and "max_tokens". A
- * bad line becomes a prompt with an error; empty lines are skipped.
+ * Adds a prompt per line, a JSON object: "prompt" or "ids", optionally sampling, "max_tokens" and
+ * "stop". A bad line becomes a prompt with an error; empty lines are skipped.
  */
 tess_status prompts_add_lines(struct prompts *p, const char *path);
 /*

@@ -146,7 +146,8 @@ static int store_logits(void *self, int64_t i, const float *rows, int64_t n)
 
 static const char *get_finish_name(int32_t finish)
 {
-	return finish == TESS_FINISH_STOP     ? "stop"
+	return finish == TESS_FINISH_STOP     ? "eos"
+	       : finish == TESS_FINISH_TEXT   ? "stop"
 	       : finish == TESS_FINISH_LENGTH ? "length"
 	       : finish == TESS_FINISH_FAILED ? "error"
 	                                      : "interrupt";
@@ -413,6 +414,8 @@ static void add_request(struct generate_state *s, const struct prompt *p)
 		.nids = p->nids,
 		.sampling = &s->sampling[i],
 		.stop = a->ignore_eos ? &none : NULL,
+		.stop_texts = p->nstop < 0 ? a->stop.text : (const char *const *)p->stop,
+		.nstop_texts = p->nstop < 0 ? a->stop.n : p->nstop,
 		.chat = a->chat,
 		.max_tokens = max_tokens < 0 ? 0
 		              : max_tokens   ? max_tokens

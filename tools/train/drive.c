@@ -173,14 +173,10 @@ static tess_status open_data_files(const struct drive *d, const struct tess_tool
                                    struct tess_dataset **out)
 {
 	const struct train_options *a = d->run->options;
-	const struct tess_dataset_options options = { .size = sizeof options,
-		                                      .id_bytes = a->id_bytes,
-		                                      .separate = a->separate,
-		                                      .sequence = d->run->sequence,
-		                                      .vocabulary = d->run->info.vocabulary,
-		                                      .tokenizer = a->session.model };
+	struct tess_tool_data rows = a->rows;
 
-	return tess_dataset_open(files->text, files->n, &options, out);
+	rows.sequence = (int32_t)d->run->sequence;
+	return tess_tool_open_data(&rows, a->session.model, d->run->info.vocabulary, files, out);
 }
 
 static tess_status open_data_sets(struct drive *d)
@@ -236,23 +232,26 @@ static tess_status read_sequences(struct drive *d, const struct tess_dataset *fr
                                   struct train_command *c)
 {
 	const struct train_options *a = d->run->options;
+	struct tess_dataset_labels labels = { .size = sizeof labels };
 	struct tess_dataset_info info;
 	tess_status st = TESS_OK;
 
 	tess_dataset_get_info(from, &info);
+	tess_dataset_count_labels(from, &labels);
+	c->masked = labels.masked;
 	c->nsequences = a->batch;
 	c->nmicro = a->micro;
 	c->nids = 0;
 	for (int64_t i = 0; i < a->batch && !st; i++) {
-		int32_t *ids = d->run->ids + c->nids;
+		int32_t *ids = d->run->ids + c->nids, *to = d->run->labels + c->nids;
 		int64_t which = first + i;
 
 		if (from == d->data)
 			which = tess_dataset_shuffle(from, (uint64_t)a->seed, which);
-		*ids = 0;
+		*ids = *to = 0;
 		d->run->lengths[i] = 1;
 		if (which < info.sequences)
-			st = tess_dataset_read(from, which, ids, &d->run->lengths[i]);
+			st = tess_dataset_read_labels(from, which, ids, to, &d->run->lengths[i]);
 		c->nids += d->run->lengths[i];
 	}
 	return st;

@@ -38,11 +38,16 @@ static tess_status share_batch(struct train_run *r, const struct train_command *
 
 	if (!st)
 		st = tess_broadcast(g, r->ids, (uint64_t)c->nids, TESS_I32, 0, "train:ids");
+	if (!st && c->masked)
+		st = tess_broadcast(g, r->labels, (uint64_t)c->nids, TESS_I32, 0, "train:labels");
 	for (int64_t i = 0; i < c->nsequences && !st; at += r->lengths[i++])
 		if (i % each == 0)
-			r->micro[i / each] = (struct tess_batch){ .nsequences = each,
-				                                  .lengths = r->lengths + i,
-				                                  .ids = r->ids + at };
+			r->micro[i / each] = (struct tess_batch){
+				.nsequences = each,
+				.lengths = r->lengths + i,
+				.ids = r->ids + at,
+				.labels = c->masked ? r->labels + at : NULL,
+			};
 	return st;
 }
 
@@ -176,13 +181,14 @@ static tess_status open_train_run(struct train_run *r)
 	r->info.size = sizeof r->info;
 	r->result.size = sizeof r->result;
 	tess_trainer_get_info(r->trainer, &r->info);
-	r->sequence = a->sequence                                         ? a->sequence
+	r->sequence = a->rows.sequence                                    ? a->rows.sequence
 	              : r->info.positions && r->info.positions < SEQUENCE ? r->info.positions
 	                                                                  : SEQUENCE;
 	r->lengths = calloc((size_t)a->batch, sizeof *r->lengths);
 	r->ids = calloc((size_t)(a->batch * r->sequence), sizeof *r->ids);
+	r->labels = calloc((size_t)(a->batch * r->sequence), sizeof *r->labels);
 	r->micro = calloc((size_t)a->micro, sizeof *r->micro);
-	return r->lengths && r->ids && r->micro
+	return r->lengths && r->ids && r->labels && r->micro
 	               ? TESS_OK
 	               : tess_fail(TESS_ENOMEM, "out of memory for a batch");
 }
@@ -200,6 +206,7 @@ tess_status train_run_rank(struct tess_world *world, void *options)
 		tess_world_fail(world, st, tess_error());
 	free(r.lengths);
 	free(r.ids);
+	free(r.labels);
 	free(r.micro);
 	free(r.state);
 	tess_trainer_close(r.trainer);

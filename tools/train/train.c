@@ -27,11 +27,6 @@ static tess_status parse_betas(const char *name, const char *text, void *to)
 	          : TESS_OK;
 }
 
-static const char *get_id_name(int32_t bytes)
-{
-	return bytes == 2 ? "u16" : bytes == 4 ? "u32" : NULL;
-}
-
 static const char *get_optimizer_name(int32_t i)
 {
 	return i == TESS_ADAMW ? "adamw" : "sgd";
@@ -117,14 +112,9 @@ static const struct tess_tool_option step_memory_options[] = {
 
 static const struct tess_tool_option data_options[] = {
 	{ "data", "FILE",
-	  "training data; .jsonl: {\"text\": TEXT} per line; .bin, .u16, .u32: packed ids; "
+	  "training data: texts or chats in .jsonl, a text in .txt, ids in .bin, .u16, .u32; "
 	  "repeatable, required",
 	  AT(data) },
-	{ "sequence", "N", "ids of a sequence (default: 1024, or the checkpoint's maximum length)",
-	  AT(sequence), .lo = 2, .hi = 1 << 30 },
-	{ "separate", NULL, "make each text of a .jsonl file a sequence of its own", AT(separate) },
-	{ "token-dtype", NULL, "type of packed ids (default: by header, name and vocabulary)",
-	  AT(id_bytes), .lo = 2, .hi = 4, .get_name = get_id_name },
 	{ "eval-data", "FILE", "data to evaluate the loss on; repeatable", AT(eval_data) },
 	{ "eval-every", "N", "steps between evaluations (default: only after the last step)",
 	  AT(eval_every), .lo = 1, .hi = INT32_MAX },
@@ -192,6 +182,7 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 		{ "Plan and memory", tess_tool_plan_options, .to = &a->session },
 		{ "", step_memory_options, .to = a },
 		{ "Data", data_options, .to = a },
+		{ "", tess_tool_data_options, .to = &a->rows },
 		{ "Steps", step_options, .to = a },
 		{ "Output", output_options, .to = a },
 		{ 0 },
@@ -243,7 +234,7 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 		st = check_train_files(a);
 	if (!st)
 		st = tess_tool_check_training(a->session.model, a->session.mesh, a->session.ranks,
-		                              a->batch / a->micro, a->sequence, &options);
+		                              a->batch / a->micro, a->rows.sequence, &options);
 	if (st)
 		return st;
 	if (a->restarts) /* threads cannot be restarted */

@@ -12,8 +12,9 @@
 struct train_options {
 	struct tess_tool_session session;
 	struct tess_tool_list data, eval_data, recompute;
-	bool separate, digest;
-	int32_t id_bytes, sequence, steps, batch, micro, warmup, schedule, optimizer;
+	struct tess_tool_data rows;
+	bool digest;
+	int32_t steps, batch, micro, warmup, schedule, optimizer;
 	int32_t eval_every, save_every, keep, restarts;
 	double lr, min_lr, betas[2], eps, momentum, weight_decay, clip, aux_loss, dropout;
 	int64_t seed;
@@ -36,6 +37,7 @@ enum { TRAIN_TEXT = 4096, TRAIN_BATCH_MAX = 1 << 20 };
 struct train_command { /* from rank 0 to all ranks */
 	int64_t kind;
 	int64_t nsequences, nids, nmicro; /* sizes of the batch */
+	int64_t masked; /* 1: labels are sent */
 	double lr;
 	int64_t status;
 	char text[TRAIN_TEXT]; /* the save to load; for TRAIN_END: the message of a failure */
@@ -49,7 +51,7 @@ struct train_run { /* the run of one rank */
 	struct tess_trainer_info info;
 	int64_t sequence; /* maximum ids of a sequence */
 	int64_t *lengths; /* lengths of the sequences of a batch */
-	int32_t *ids;
+	int32_t *ids, *labels;
 	struct tess_batch *micro;
 	struct tess_training_result result;
 	char *state; /* on rank 0: of the save that was loaded or is written */
