@@ -5,12 +5,10 @@
 #include "nn/cost/step_time.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/lower/lower.h"
-#include "nn/offload/offload.h"
 #include "nn/program/compressed.h"
 #include "nn/program/storage.h"
 #include "nn/weights/decide.h"
 #include "nn/weights/device.h"
-#include "nn/weights/fetch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,38 +28,6 @@ uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struc
 			shape[a] = 0;
 	}
 	return tess_weight_count_bytes(p, w, rank);
-}
-
-/* Returns the share of a record's weights that its rows can request: of experts, some. */
-static double find_requested_share(const struct tess_program *p, const struct tess_record *rec,
-                                   int32_t rank)
-{
-	struct tess_cut cut = tess_program_find_cut(p, rank, rec->weight[0]->place, 0);
-	double local =
-		(double)tess_dim_get_local_size(rec->weight[0]->dim[0], cut.nranks, cut.rank);
-	double most = rec->num[TESS_EXPERTS_TOP] * (double)p->ntokens;
-
-	return most < local ? most / local : 1;
-}
-
-/* Counts the bytes of weights that a step of inference reads from files. */
-static uint64_t count_read(const struct tess_program *p, int32_t rank)
-{
-	uint64_t bytes = tess_fetched_count_bytes(p, rank);
-
-	for (int32_t i = 0; i < p->nrecords && bytes; i++) {
-		const struct tess_record *rec = p->record[i];
-
-		for (int32_t k = 0; rec->kind == TESS_OP_EXPERTS && k < rec->nweight; k++) {
-			const struct tess_weight *w = rec->weight[k];
-			uint64_t all = tess_weight_count_bytes(p, w, rank);
-
-			if (w->ndim == 3 && tess_weight_is_fetched(p, w, rank))
-				bytes -= all - (uint64_t)((double)all *
-				                          find_requested_share(p, rec, rank));
-		}
-	}
-	return bytes;
 }
 
 /* Measures the weights between steps, and what training keeps in addition, without files. */
@@ -86,9 +52,6 @@ static void measure_parameters(const struct explanation *x, const struct tess_pr
 		if (!files->weight[w->index].has_state)
 			out->state += tess_weight_count_state_bytes(p, w, rank, x->moments);
 	}
-	out->weights_disk = files->bytes[TESS_REST];
-	out->state_disk = files->bytes[TESS_STATE];
-	out->weights_read = count_read(p, rank);
 }
 
 static tess_status measure_rank(struct explanation *x, const struct tess_program *p,
@@ -110,7 +73,9 @@ static tess_status measure_rank(struct explanation *x, const struct tess_program
 	for (int32_t s = 0; s < l->nstages && x->timeline; s++)
 		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
-	out->total = out->weights + out->gradients + out->state + out->step;
+	if (x->training)
+		tess_explaining_measure_files(x, l, &files, pages);
+	out->total = out->weights + out->gradients + out->state + out->step + out->transfer;
 	return TESS_OK;
 }
 

@@ -12,6 +12,7 @@ struct explain_options {
 	struct tess_tool_session session;
 	const char *svg, *schedule, *timeline, *times;
 	struct tess_tool_list recompute;
+	const char *offload_optimizer, *offload_weights;
 	int32_t tokens, batch, micro, sequence, optimizer;
 	uint64_t memory, tile;
 	bool program, storage, json, train;
@@ -50,8 +51,14 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
 		                 "of training; add --train");
-	if (a->tile && !a->train)
-		return tess_fail(TESS_EINVAL, "--tile is of a step of training; add --train");
+	if (!a->train && (a->offload_optimizer || a->tile))
+		return tess_fail(TESS_EINVAL, "%s is of a step of training; add --train",
+		                 a->tile ? "--tile" : "--offload-optimizer");
+	if (a->offload_weights && !a->train == !!strcmp(a->offload_weights, "files"))
+		return tess_fail(TESS_EINVAL,
+		                 "--offload-weights %s: use \"files\", those of the checkpoint, or "
+		                 "with --train a folder, disk or host",
+		                 a->offload_weights);
 	if (a->tile == TILE_AUTO && !a->memory)
 		return tess_fail(TESS_EINVAL,
 		                 "--tile auto needs the memory of a rank: --memory SIZE");
@@ -105,6 +112,13 @@ static const struct tess_tool_option training_options[] = {
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",
 	  AT(recompute) },
+	{ "offload-optimizer", "DIR|disk|host",
+	  "keep the optimizer's state in files in DIR; disk: in a folder of another host",
+	  AT(offload_optimizer) },
+	{ "offload-weights", "DIR|disk|host|files",
+	  "keep weights between their uses, and gradients, in files in DIR; files, without "
+	  "--train: those of the checkpoint, as with tessera generate --offload-weights",
+	  AT(offload_weights) },
 	{ "tile", "SIZE|auto",
 	  "maximum bytes of a weight that is gathered at once; auto: the largest with which a rank "
 	  "fits in --memory",
@@ -113,8 +127,6 @@ static const struct tess_tool_option training_options[] = {
 };
 
 static const struct tess_tool_option fit_options[] = {
-	{ "offload-weights", NULL, "large weights are in files, and in memory only for their use",
-	  .at = offsetof(struct explain_options, session.offload), .field = TESS_TOOL_FLAG },
 	{ "memory", "SIZE",
 	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB: print whether it is enough, and for "
 	  "how many sequences",
@@ -209,9 +221,8 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL,
 		                                .micro_batches = nmicro,
-		                                /* no folder is used */
-		                                .offload_weights =
-		                                        a->session.offload ? "." : NULL,
+		                                .offload_optimizer = a->offload_optimizer,
+		                                .offload_weights = a->offload_weights,
 		                                .tile = tile };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
@@ -269,7 +280,7 @@ static tess_status explain_inference(const struct explain_options *a, struct tes
 		                                .ignore_unexpected = a->session.ignore_unexpected,
 		                                .kv_dtype = a->session.kv_dtype,
 		                                .weights = a->session.weights,
-		                                .offload_weights = a->session.offload };
+		                                .offload_weights = a->offload_weights != NULL };
 
 	return tess_explain(a->session.model, a->session.mesh ? a->session.mesh : "tp",
 	                    a->session.ranks, a->tokens ? a->tokens : 1, &options, out);
@@ -441,6 +452,7 @@ const struct tess_tool_command tess_tool_explain = {
 	"  tessera explain data --mesh dp=2,tp=4 --svg mesh.svg\n"
 	"  tessera explain data -n 2 --memory 80G --positions 512\n"
 	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
+	"  tessera explain data --train --offload-optimizer /tmp --offload-weights /tmp\n"
 	"  tessera explain data --train --mesh pp=4 --micro-batches 8 --pipeline-schedule zb-h1\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n",
 	execute_explain,

@@ -570,7 +570,7 @@ static tess_status announce_memory(const struct generate_state *s)
 	        "tessera generate: rank 0 holds at most %.1f MiB (weights %.1f, a step of %lld "
 	        "tokens %.1f) and its KV cache; a step reads up to %.1f MiB of weights\n",
 	        (double)r->total / 1048576, (double)r->weights / 1048576, (long long)rows,
-	        (double)r->step / 1048576, (double)r->weights_read / 1048576);
+	        (double)r->step / 1048576, (double)r->disk_read[0] / 1048576);
 	tess_explanation_free(e);
 	return TESS_OK;
 }
