@@ -73,8 +73,7 @@ static tess_status measure_rank(struct explanation *x, const struct tess_program
 	for (int32_t s = 0; s < l->nstages && x->timeline; s++)
 		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
-	if (x->training)
-		tess_explaining_measure_files(x, l, &files, pages);
+	tess_explaining_measure_files(x, l, &files, pages);
 	out->total = out->weights + out->gradients + out->state + out->step + out->transfer;
 	return TESS_OK;
 }
