@@ -511,9 +511,7 @@ static tess_status explain_program(struct explanation *x)
 	                               : PRESET_POSITIONS;
 	x->e.kv_dtype = x->program->kv_dtype;
 	if (x->training)
-		x->e.micro_batches = x->pipeline                  ? x->pipeline->nmicro
-		                     : x->training->micro_batches ? x->training->micro_batches
-		                                                  : 1;
+		x->e.micro_batches = tess_explaining_count_micro_batches(x);
 	st = list_parameters(x);
 	if (!st)
 		st = tess_explaining_measure_ranks(x);
@@ -564,8 +562,12 @@ static tess_status explain_model(struct explanation *x, int64_t length)
 	tess_status st = tess_explaining_find_device(x);
 
 	if (!st)
+		st = tess_explaining_check_offload(x);
+	if (!st)
 		st = choose_rows(x, length);
-	return st ? st : explain_program(x);
+	if (!st)
+		st = explain_program(x);
+	return st ? st : tess_explaining_check_space(x);
 }
 
 static tess_status explain_checkpoint(struct explanation *x, const char *dir, const char *mesh,
@@ -580,6 +582,16 @@ static tess_status explain_checkpoint(struct explanation *x, const char *dir, co
 	if (!st)
 		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_CONFIG, &x->model);
 	return st ? st : explain_model(x, length);
+}
+
+/* Returns an option without its folder. */
+static const char *get_location_name(const char *option)
+{
+	int32_t location = tess_location_parse(option);
+
+	return location == TESS_LOCATION_HOST   ? "host"
+	       : location == TESS_LOCATION_DISK ? "disk"
+	                                        : NULL;
 }
 
 /* Copies the strings of the caller that programs are recorded from, for tess_explanation_fit. */
@@ -604,6 +616,8 @@ static tess_status own_strings(struct explanation *x)
 			return TESS_ENOMEM;
 	}
 	x->options.recompute = given ? list : NULL;
+	x->options.offload_optimizer = get_location_name(x->options.offload_optimizer);
+	x->options.offload_weights = get_location_name(x->options.offload_weights);
 	return list ? TESS_OK : TESS_ENOMEM;
 }
 

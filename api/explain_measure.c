@@ -5,7 +5,6 @@
 #include "nn/cost/step_time.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/lower/lower.h"
-#include "nn/offload/offload.h"
 #include "nn/program/compressed.h"
 #include "nn/program/storage.h"
 #include "nn/weights/decide.h"
@@ -53,8 +52,6 @@ static void measure_parameters(const struct explanation *x, const struct tess_pr
 		if (!files->weight[w->index].has_state)
 			out->state += tess_weight_count_state_bytes(p, w, rank, x->moments);
 	}
-	out->weights_disk = files->bytes[TESS_REST];
-	out->state_disk = files->bytes[TESS_STATE];
 }
 
 static tess_status measure_rank(struct explanation *x, const struct tess_program *p,
@@ -76,7 +73,9 @@ static tess_status measure_rank(struct explanation *x, const struct tess_program
 	for (int32_t s = 0; s < l->nstages && x->timeline; s++)
 		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
-	out->total = out->weights + out->gradients + out->state + out->step;
+	if (x->training)
+		tess_explaining_measure_files(x, l, &files, pages);
+	out->total = out->weights + out->gradients + out->state + out->step + out->transfer;
 	return TESS_OK;
 }
 

@@ -4,13 +4,17 @@
 
 #include "api/session.h"
 #include "nn/lower/lower.h"
+#include "nn/offload/traffic.h"
 #include "nn/train/optimizer.h"
 
 enum { TESS_EXPLAINED_ROWS = INT32_MAX }; /* maximum rows of a step: ops index rows by 32 bits */
 
-struct explained_pages { /* a rank, and the pages of its KV cache */
+struct explained_pages { /* a rank, the pages of its KV cache, and its traffic with files */
 	struct tess_explained_rank rank; /* first: explanations list it */
 	const struct tess_page_class *page_class; /* [classes of the program] */
+	/* of a micro-batch, and what the first of several does not read; of the update, and of the
+	 * rest of a step (nn/offload/traffic.h) */
+	struct tess_traffic micro, first, update, rest;
 };
 
 struct explanation {
@@ -72,6 +76,16 @@ uint64_t tess_explaining_count_returned(const struct tess_program *p);
  * gradients of heads, and the copies of tables.
  */
 uint64_t tess_explaining_count_tied(const struct tess_program *p);
+/* Returns the micro-batches of a step of training, else 1. */
+int64_t tess_explaining_count_micro_batches(const struct explanation *x);
+/* Sets what a rank has in files, what its steps move, and the memory for it. */
+void tess_explaining_measure_files(const struct explanation *x, const struct tess_rank_program *l,
+                                   const struct tess_offload_layout *files,
+                                   struct explained_pages *out);
+/* TESS_ENOTSUP: the device of the model does not train with values in files. */
+tess_status tess_explaining_check_offload(const struct explanation *x);
+/* Checks the folders that options name. TESS_EIO: there is none. TESS_ENOMEM: its disk is short. */
+tess_status tess_explaining_check_space(const struct explanation *x);
 /* Lowers each rank that differs from others, and sets e.ranks and `sent`. */
 tess_status tess_explaining_measure_ranks(struct explanation *x);
 /* Returns the sums over the records, and the most loaded rank. */

@@ -12,6 +12,7 @@ struct explain_options {
 	struct tess_tool_session session;
 	const char *svg, *schedule, *timeline, *times;
 	struct tess_tool_list recompute;
+	const char *offload_optimizer, *offload_weights;
 	int32_t tokens, batch, micro, sequence, optimizer;
 	uint64_t memory, tile;
 	bool program, storage, json, train;
@@ -50,8 +51,11 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
 		                 "of training; add --train");
-	if (a->tile && !a->train)
-		return tess_fail(TESS_EINVAL, "--tile is of a step of training; add --train");
+	if (!a->train && (a->offload_optimizer || a->offload_weights || a->tile))
+		return tess_fail(TESS_EINVAL, "%s is of a step of training; add --train",
+		                 a->tile              ? "--tile"
+		                 : a->offload_weights ? "--offload-weights"
+		                                      : "--offload-optimizer");
 	if (a->tile == TILE_AUTO && !a->memory)
 		return tess_fail(TESS_EINVAL,
 		                 "--tile auto needs the memory of a rank: --memory SIZE");
@@ -105,6 +109,11 @@ static const struct tess_tool_option training_options[] = {
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",
 	  AT(recompute) },
+	{ "offload-optimizer", "DIR|disk|host",
+	  "keep the optimizer's state in files in DIR; disk: in a folder of another host",
+	  AT(offload_optimizer) },
+	{ "offload-weights", "DIR|disk|host",
+	  "keep weights between their uses, and gradients, in files in DIR", AT(offload_weights) },
 	{ "tile", "SIZE|auto",
 	  "maximum bytes of a weight that is gathered at once; auto: the largest with which a rank "
 	  "fits in --memory",
@@ -207,6 +216,8 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL,
 		                                .micro_batches = nmicro,
+		                                .offload_optimizer = a->offload_optimizer,
+		                                .offload_weights = a->offload_weights,
 		                                .tile = tile };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
@@ -435,6 +446,7 @@ const struct tess_tool_command tess_tool_explain = {
 	"  tessera explain data --mesh dp=2,tp=4 --svg mesh.svg\n"
 	"  tessera explain data -n 2 --memory 80G --positions 512\n"
 	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
+	"  tessera explain data --train --offload-optimizer /tmp --offload-weights /tmp\n"
 	"  tessera explain data --train --mesh pp=4 --micro-batches 8 --pipeline-schedule zb-h1\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n",
 	execute_explain,

@@ -60,6 +60,13 @@ tess_status explain_print_memory(const struct tess_explanation *e, int64_t posit
 /* Adds "memory", "memory_of_all", "classes", and "fit" if there is one. False: out of memory. */
 bool explain_add_memory_json(const struct tess_explanation *e, int64_t positions, json_t *o);
 
+/* Returns whether a rank has files with weights or state. */
+bool explain_has_files(const struct tess_explanation *e);
+/* Prints the bytes of ranks' files, and what a step reads and writes; nothing without files. */
+void explain_print_disk(const struct tess_explanation *e, FILE *f);
+/* Makes an object for each rank. */
+json_t *explain_make_disk_json(const struct tess_explanation *e);
+
 /* Prints what ranks send in a training step, and a comparison with other plans. */
 void explain_print_traffic(const struct tess_explanation *e, FILE *f);
 void explain_print_training_plans(const struct tess_explanation *e, FILE *f);

@@ -5,25 +5,17 @@
 #include <string.h>
 #include <tessera/names.h>
 
-enum { MEMORY_PARTS = 6 };
+enum { MEMORY_PARTS = 7 };
 
 struct memory_part { /* a part of a rank's memory */
 	const char *name, *key; /* heading; member of JSON */
 	uint64_t bytes;
 };
 
-static uint64_t count_disk(const struct tess_explained_rank *r)
+static void add_memory_part(struct memory_part **end, const char *name, const char *key,
+                            uint64_t bytes)
 {
-	return r->weights_disk + r->state_disk;
-}
-
-static bool has_files(const struct tess_explanation *e)
-{
-	int32_t r = 0;
-
-	while (r < e->nranks && !count_disk(e->ranks[r]))
-		r++;
-	return r < e->nranks;
+	*(*end)++ = (struct memory_part){ name, key, bytes };
 }
 
 /*
@@ -33,23 +25,24 @@ static bool has_files(const struct tess_explanation *e)
 static int list_parts(const struct tess_explanation *e, const struct tess_explained_rank *r,
                       int64_t positions, struct memory_part out[MEMORY_PARTS])
 {
+	bool files = explain_has_files(e);
 	uint64_t cache = r->cache * (uint64_t)positions;
-	struct memory_part training[] = {
-		{ "weights", "weights", r->weights },   { "gradients", "gradients", r->gradients },
-		{ "optimizer", "optimizer", r->state }, { "step", "step", r->step },
-		{ "total", "total", r->total },         { "on disk", "disk", count_disk(r) }
-	};
-	struct memory_part inference[] = { { "weights", "weights", r->weights },
-		                           { "KV cache", "cache", cache },
-		                           { "step", "step", r->step },
-		                           { "total", "total", r->total + cache } };
+	struct memory_part *end = out;
 
-	if (!e->sequences)
-		memcpy(out, inference, sizeof inference);
-	else
-		memcpy(out, training, sizeof training);
-	return e->sequences ? sizeof training / sizeof *training - !has_files(e)
-	                    : sizeof inference / sizeof *inference;
+	add_memory_part(&end, "weights", "weights", r->weights);
+	if (e->sequences) {
+		add_memory_part(&end, "gradients", "gradients", r->gradients);
+		add_memory_part(&end, "optimizer", "optimizer", r->state);
+	} else {
+		add_memory_part(&end, "KV cache", "cache", cache);
+	}
+	add_memory_part(&end, "step", "step", r->step);
+	if (files)
+		add_memory_part(&end, "transfers", "transfers", r->transfer);
+	add_memory_part(&end, "total", "total", r->total + (e->sequences ? 0 : cache));
+	if (files)
+		add_memory_part(&end, "on disk", "disk", r->weights_disk + r->state_disk);
+	return (int)(end - out);
 }
 
 /* Lists the sums over all ranks. */

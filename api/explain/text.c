@@ -354,6 +354,7 @@ tess_status explain_print_text(const struct tess_explanation *e, const char *dir
 	if (st)
 		return st;
 	if (e->sequences) {
+		explain_print_disk(e, f);
 		explain_print_traffic(e, f);
 		explain_print_training_plans(e, f);
 	} else {

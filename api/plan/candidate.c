@@ -73,6 +73,8 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 	s->mesh = format_mesh(p, k);
 	s->micro_batches = k->micro > 1 ? k->micro : 0;
 	s->bucket = k->bucket ? LARGE_BUCKET : 0;
+	s->offload_optimizer = k->offload ? "disk" : NULL;
+	s->offload_weights = k->offload == OFFLOAD_ALL ? "disk" : NULL;
 	if (zero[k->zero]) {
 		list[0] = zero[k->zero];
 		s->overrides = list;

@@ -124,7 +124,8 @@ static tess_status add_shards(struct search *s, struct candidate k)
 	return st;
 }
 
-static tess_status add_memory_options(struct search *s, struct candidate k)
+/* Adds ZeRO stages. */
+static tess_status add_zero_stages(struct search *s, struct candidate k)
 {
 	tess_status st = TESS_OK;
 
@@ -135,6 +136,26 @@ static tess_status add_memory_options(struct search *s, struct candidate k)
 		if (!st)
 			st = add_shards(s, k);
 	}
+	return st;
+}
+
+/* Returns whether candidates have values in files: an option, on devices of host memory only. */
+static bool uses_files(const struct search *s, int32_t offload)
+{
+	const struct tess_planner_options *o = &s->planner->options;
+
+	return offload == OFFLOAD_NONE ||
+	       (s->planner->machine->exact &&
+	        (offload == OFFLOAD_STATE ? o->offload_optimizer : o->offload_weights));
+}
+
+static tess_status add_memory_options(struct search *s, struct candidate k)
+{
+	tess_status st = TESS_OK;
+
+	for (k.offload = 0; k.offload < OFFLOADS && !st; k.offload++)
+		if (uses_files(s, k.offload))
+			st = add_zero_stages(s, k);
 	return st;
 }
 

@@ -11,7 +11,7 @@ enum { MANY_BUCKETS = 4 };
 
 struct composed_key {
 	int32_t dp, shards, tp, ep, plan, zero, recompute, bucket;
-	int64_t local;
+	int64_t offload, local; /* 64 bits: no padding, which is compared */
 };
 struct entry {
 	struct composed_key key;
@@ -74,6 +74,7 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 		                     .pp = 1,
 		                     .plan = key->plan,
 		                     .zero = key->zero,
+		                     .offload = (int32_t)key->offload,
 		                     .bucket = key->bucket,
 		                     .micro = 2,
 		                     .recompute = key->recompute };
@@ -154,6 +155,7 @@ static tess_status compose_rows(struct composer *c, const struct candidate *k, s
 	key.ep = k->ep;
 	key.plan = k->plan;
 	key.recompute = k->recompute;
+	key.offload = k->offload;
 	key.local = LOCAL_FEW;
 	st = find_composed(c, FIND_FEW, key, &few);
 	if (st || few.refused || k->local == LOCAL_FEW) {
@@ -187,6 +189,8 @@ static void share_sample(const struct candidate *k, const struct tess_sample *pl
 	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
 		s->holds[i] = get_share(plain->holds[i], s->holds[i], REPLICAS, n);
 	s->state = get_share(plain->state, s->state, REPLICAS, n);
+	s->transfers = get_share(plain->transfers, s->transfers, REPLICAS, n);
+	s->update = get_share(plain->update, s->update, REPLICAS, n);
 }
 
 /* Composes what a candidate does along dp, from a sample with few ranks along it. */
@@ -209,6 +213,7 @@ static tess_status compose_data(struct composer *c, struct estimate *e)
 	key.zero = k->zero;
 	key.recompute = k->zero == ZERO_3 ? k->recompute : RECOMPUTE_NONE;
 	key.bucket = k->bucket;
+	key.offload = k->offload;
 	key.local = LOCAL_FEW;
 	st = find_composed(c, FIND_DATA, key, &e->data);
 	key.dp = 1;
@@ -252,6 +257,7 @@ tess_status tess_composer_choose_bucket(struct composer *c, struct candidate *k)
 	tess_status st;
 
 	one.recompute = RECOMPUTE_NONE;
+	one.offload = OFFLOAD_NONE;
 	one.local = LOCAL_FEW;
 	st = compose_rows(c, &one, &compute);
 	if (st || compute.refused)

@@ -11,6 +11,9 @@
 enum { ZERO_NONE, ZERO_1, ZERO_3, ZEROS };
 enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_LAYERS, RECOMPUTES };
 
+/* What is in files: nothing, the optimizer's state, or weights and gradients, too. */
+enum { OFFLOAD_NONE, OFFLOAD_STATE, OFFLOAD_ALL, OFFLOADS };
+
 /* Bytes of the buckets of a candidate with large ones. */
 #define LARGE_BUCKET (UINT64_C(256) << 20)
 
@@ -20,7 +23,7 @@ struct candidate {
 	int32_t ep; /* 1: experts are cut along tp, if the plan cuts them */
 	int32_t shards; /* ranks along dp that share a weight; others have copies; 0: all */
 	int32_t plan; /* index of the model's presets, then of the found ones; -1: auto */
-	int32_t zero, recompute; /* ZERO_..., RECOMPUTE_... */
+	int32_t zero, recompute, offload; /* ZERO_..., RECOMPUTE_..., OFFLOAD_... */
 	int32_t bucket; /* 1: large ones along dp, for many ranks */
 	int64_t local, micro; /* sequences of a replica at once; micro-batches of a step */
 	int32_t schedule; /* index of tess_candidate_get_schedule */

@@ -36,6 +36,14 @@ int32_t tess_candidate_count_cuts(const struct candidate *k)
 	return k->tp * k->ep;
 }
 
+/* Returns the seconds that the end of a step waits for files. seconds: of the optimizer. */
+static double time_update_files(const struct estimate *e, double seconds)
+{
+	double disk = find_most(e, e->data.layer.update, e->data.base.update);
+
+	return disk > seconds ? disk - seconds : 0;
+}
+
 /* Returns the seconds of the optimizer, and of weights that it leaves in shares. */
 static double time_optimizer(const struct estimate *e)
 {
@@ -45,8 +53,10 @@ static double time_optimizer(const struct estimate *e)
 	double returned = find_most(e, e->data.layer.returned, e->data.base.returned);
 	double state = find_most(e, e->data.layer.state, e->data.base.state);
 
-	return tess_optimizer_time(m, state, e->planner->moments, 4) *
-	               m->time[TESS_TERM_OPTIMIZER] +
+	double seconds = tess_optimizer_time(m, state, e->planner->moments, 4) *
+	                 m->time[TESS_TERM_OPTIMIZER];
+
+	return seconds + time_update_files(e, seconds) +
 	       (returned > 0 ? m->time[TESS_TERM_DATA] *
 	                               tess_machine_communicate(m, "all_gather", n,
 	                                                        tess_candidate_count_cuts(k),
@@ -158,7 +168,7 @@ static double estimate_seconds(const struct estimate *e)
 {
 	const struct tess_planner *p = e->planner;
 	const struct candidate *k = e->candidate;
-	double work = e->simulated.work, computed = e->simulated.seconds;
+	double work = e->simulated.work, computed = e->simulated.seconds, transfers;
 
 	if (k->pp == 1) {
 		work = SUM(e->compute, forward, (double)p->layers) +
@@ -166,8 +176,12 @@ static double estimate_seconds(const struct estimate *e)
 		computed = (double)k->micro * work;
 	}
 	/* stages that wait wait longer, too */
-	return computed + extrapolate_longer(e) * (p->machine->once ? 1 : computed / work) +
-	       time_optimizer(e) + p->machine->time[TESS_TERM_FIXED];
+	computed += extrapolate_longer(e) * (p->machine->once ? 1 : computed / work);
+	/* transfers hide behind ops, unless they take longer */
+	transfers =
+		(double)k->micro * find_most(e, e->data.layer.transfers, e->data.base.transfers);
+	return (computed > transfers ? computed : transfers) + time_optimizer(e) +
+	       p->machine->time[TESS_TERM_FIXED];
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -41,6 +41,7 @@ static const char *name_bound(struct tess_planner *p, const struct tess_forecast
 	static const char *const names[TESS_TERMS] = {
 		"products",  "attention", "memory bandwidth", "starting ops", "collectives",
 		"gradients", "sends",     "bubble",           "optimizer",    "the fixed cost",
+		"disk",
 	};
 	int32_t most = 0, i = 0;
 

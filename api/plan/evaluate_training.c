@@ -2,6 +2,7 @@
 #include "api/plan/evaluation.h"
 #include "core/base/status.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Without stages all micro-batches run one after another. */
@@ -95,6 +96,27 @@ static tess_status add_staged_step(struct evaluation *e)
 	return TESS_OK;
 }
 
+/*
+ * Adds the time that the end of a step waits for files, and takes off what the first micro-batch
+ * does not read. seconds: of the optimizer.
+ */
+static void add_files(struct evaluation *e, double seconds)
+{
+	const struct tess_program *p = e->x.program;
+	const struct tess_machine *m = e->planner->machine;
+	double factor = m->time[TESS_TERM_DISK], first, *term = &e->out->terms[TESS_TERM_DISK];
+	double buckets = ceil(evaluation_count_state(e) / (double)tess_offload_get_bucket(p));
+	double waited =
+		tess_update_wait_time(seconds * m->time[TESS_TERM_OPTIMIZER],
+	                              evaluation_time_update_files(e), buckets > 1 ? buckets : 1);
+
+	if (factor <= 0)
+		return;
+	waited = (waited + evaluation_time_rest_files(e)) / factor;
+	first = evaluation_time_first_files(e) / factor;
+	*term = (*term > first ? *term - first : 0) + waited;
+}
+
 /* Adds the optimizer, and the gather of weights that it leaves in shares. */
 static void add_optimizer(struct evaluation *e)
 {
@@ -106,6 +128,8 @@ static void add_optimizer(struct evaluation *e)
 	double started = m->launch * p->ngradients / e->nstages; /* an op for each weight */
 
 	term[TESS_TERM_OPTIMIZER] += seconds;
+	if (e->out->disk > 0)
+		add_files(e, seconds);
 	term[TESS_TERM_LATENCY] += started > seconds ? started - seconds : 0;
 	if (returned > 0)
 		evaluation_add_data_call(

@@ -106,6 +106,7 @@ tess_status evaluation_set_training(struct evaluation *e)
 	const struct tess_planner_options *o = &e->planner->options;
 	const struct tess_strategy *s = e->strategy;
 	int64_t all = evaluation_count_replicas(e), here;
+	tess_status st;
 
 	e->micro = s->micro_batches ? s->micro_batches : 1;
 	if (e->batch % e->micro)
@@ -119,6 +120,9 @@ tess_status evaluation_set_training(struct evaluation *e)
 		.pipeline_schedule = s->pipeline_schedule,
 		.bucket = s->bucket,
 		.micro_batches = e->micro,
+		.offload_optimizer = s->offload_optimizer,
+		.offload_weights = s->offload_weights,
+		.tile = s->tile,
 	};
 	e->x.training = &e->training;
 	e->x.moments = e->planner->moments;
@@ -129,6 +133,9 @@ tess_status evaluation_set_training(struct evaluation *e)
 		                 "a micro-batch of %lld sequences cannot be cut for %lld ranks "
 		                 "along dp",
 		                 (long long)e->x.e.sequences, (long long)all);
+	st = tess_explaining_check_offload(&e->x);
+	if (st)
+		return st;
 	here = tess_edge(e->x.e.sequences, all, 1);
 	return evaluation_set_rows(e, here, e->sequence, 0);
 }

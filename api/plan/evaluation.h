@@ -24,6 +24,7 @@ struct evaluation {
 	double send; /* bytes that a stage sends forward, at most */
 	struct evaluation_halves *halves; /* NULL: the whole program is predicted */
 	bool opened; /* the plan */
+	bool sampled; /* steps do not wait for files */
 };
 
 /* A sample, and both halves of a step of training without stages, of the slowest rank. */
@@ -58,6 +59,17 @@ tess_status evaluation_measure_program(struct evaluation *e);
 void evaluation_measure_memory(struct evaluation *e, double positions);
 /* Keeps the slower of two times, and the longer `once`. */
 void evaluation_keep_slowest(struct tess_step_time *kept, const struct tess_step_time *t);
+/* TESS_EINVAL: ranks have files, and the machine no rates of a disk. */
+tess_status evaluation_check_disk(const struct evaluation *e);
+/* Sets bytes of files, and those that a step moves. */
+void evaluation_measure_files(struct evaluation *e);
+/* Returns the seconds in which a rank moves what a micro-batch, or a step after these, needs. */
+double evaluation_time_micro_files(const struct evaluation *e);
+/* Returns the seconds of what the first of several micro-batches does not read. */
+double evaluation_time_first_files(const struct evaluation *e);
+double evaluation_time_rest_files(const struct evaluation *e);
+/* Returns the seconds in which a rank moves what its update reads and writes. */
+double evaluation_time_update_files(const struct evaluation *e);
 /* Returns the most elements of optimizer state of a rank. */
 double evaluation_count_state(const struct evaluation *e);
 

@@ -118,7 +118,8 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 		struct tess_step_time t = { 0 };
 		double bytes = count_stage_bytes(p, l, s);
 
-		st = tess_steps_time(m, p, l, s->first, s->end, &e->known, &t);
+		st = e->sampled ? tess_steps_trace(m, p, l, s->first, s->end, &e->known, &t, NULL)
+		                : tess_steps_time(m, p, l, s->first, s->end, &e->known, &t);
 		evaluation_keep_slowest(&e->stage[s->stage].of[s->kind], &t);
 		measure_values(
 			e, p, l, s->stage,
@@ -155,7 +156,8 @@ tess_status evaluation_measure_program(struct evaluation *e)
 	e->x.visit = visit_rank;
 	e->x.visitor = e;
 	e->x.most = true;
-	return tess_explaining_measure_ranks(&e->x);
+	st = tess_explaining_measure_ranks(&e->x);
+	return st ? st : evaluation_check_disk(e);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -189,7 +191,7 @@ void evaluation_measure_memory(struct evaluation *e, double positions)
 		double sum = 0, held[TESS_HOLDS] = {
 			[TESS_HOLDS_WEIGHTS] = (double)k->weights,
 			[TESS_HOLDS_GRADIENTS] = (double)k->gradients,
-			[TESS_HOLDS_STATE] = (double)k->state,
+			[TESS_HOLDS_STATE] = (double)(k->state + k->transfer),
 			[TESS_HOLDS_STEP] = (double)k->step * m->width / 4,
 			[TESS_HOLDS_CACHE] = (double)k->cache * positions,
 			[TESS_HOLDS_FIXED] = 1,
@@ -204,7 +206,9 @@ void evaluation_measure_memory(struct evaluation *e, double positions)
 			memcpy(f->holds, held, sizeof held);
 		}
 	}
-	f->fits = f->memory <= e->planner->memory;
+	evaluation_measure_files(e);
+	f->fits =
+		f->memory <= e->planner->memory && (f->disk <= f->disk_limit || f->disk_limit <= 0);
 }
 
 /* Returns the elements of optimizer state of a rank; *even: all ranks along dp have as many. */

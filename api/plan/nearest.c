@@ -139,6 +139,25 @@ static tess_status find_shorter_sequence(struct search *s, int64_t *found,
 	return !st && *out ? find_halved(s, option, SHORTEST, false, found, out) : st;
 }
 
+/* Finds a strategy that fits with state, or with weights and gradients, too, in files. */
+static tess_status find_offloaded(struct search *s, const struct tess_forecast **out)
+{
+	struct tess_planner_options *o = &s->planner->options, given = *o;
+	tess_status st = TESS_OK;
+
+	*out = NULL;
+	if (!o->train || o->offload_weights)
+		return TESS_OK;
+	o->offload_optimizer = 1;
+	if (!given.offload_optimizer)
+		st = try_search(s->planner, s->nranks, s->composer, out);
+	o->offload_weights = 1;
+	if (!*out && !st)
+		st = try_search(s->planner, s->nranks, s->composer, out);
+	*o = given;
+	return st;
+}
+
 /* ---- the message ----------------------------------------------------------------------------- */
 
 static void write_gigabytes(double bytes, FILE *to)
@@ -182,7 +201,11 @@ static tess_status write_nearest(struct search *s, const struct tess_forecast *l
 	tess_status st;
 
 	write_need(s->planner, least, to);
-	st = find_ranks(s, &ranks, &f);
+	st = find_offloaded(s, &f);
+	if (!st && f)
+		write_fitting("; values on disk", 0, f, to);
+	if (!st)
+		st = find_ranks(s, &ranks, &f);
 	if (!st && f)
 		write_fitting("; %lld ranks", ranks, f, to);
 	else if (!st)

@@ -166,6 +166,8 @@ const struct tess_strategy *tess_planner_keep_strategy(struct tess_planner *p,
 	kept->plan = keep_text(p, s->plan, &failed);
 	kept->mesh = keep_text(p, s->mesh, &failed);
 	kept->pipeline_schedule = keep_text(p, s->pipeline_schedule, &failed);
+	kept->offload_optimizer = keep_text(p, s->offload_optimizer, &failed);
+	kept->offload_weights = keep_text(p, s->offload_weights, &failed);
 	kept->predicted = kept->name = NULL;
 	kept->overrides = keep_list(p, s->overrides, &failed);
 	kept->recompute = keep_list(p, s->recompute, &failed);

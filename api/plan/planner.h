@@ -63,14 +63,16 @@ tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_stra
                                   struct tess_forecast *out);
 
 /*
- * A step of training of one replica without stages, of the rank that does most. All members are
- * double, so that samples can be added.
+ * A step of training of one replica without stages, of the rank that does most, as if it did not
+ * wait for files. All members are double, so that samples can be added.
  */
 struct tess_sample {
 	double forward, backward; /* seconds */
 	double products; /* seconds of those of the backward */
 	double state; /* elements that the optimizer updates */
 	double returned; /* bytes of weights that it leaves in shares, those of all ranks */
+	double transfers,
+		update; /* seconds of the disk: of a micro-batch, and after the last one */
 	double holds[TESS_HOLDS]; /* bytes */
 };
 

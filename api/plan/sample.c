@@ -62,6 +62,8 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 		out->products = halves.backward.term[TESS_TERM_PRODUCT] *
 		                p->machine->time[TESS_TERM_PRODUCT];
 		out->state = evaluation_count_state(&e);
+		out->transfers = evaluation_time_micro_files(&e);
+		out->update = evaluation_time_update_files(&e) + evaluation_time_rest_files(&e);
 		out->returned = count_returned_payload(e.x.program);
 		memcpy(out->holds, f.holds, sizeof out->holds);
 	}
@@ -85,7 +87,8 @@ static void copy_stage_sample(const struct evaluation *e, int32_t stage,
 			[TESS_HOLDS_WEIGHTS] = (double)k->weights * m->holds[TESS_HOLDS_WEIGHTS],
 			[TESS_HOLDS_GRADIENTS] =
 				(double)k->gradients * m->holds[TESS_HOLDS_GRADIENTS],
-			[TESS_HOLDS_STATE] = (double)k->state * m->holds[TESS_HOLDS_STATE],
+			[TESS_HOLDS_STATE] =
+				(double)(k->state + k->transfer) * m->holds[TESS_HOLDS_STATE],
 		};
 
 		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
@@ -107,6 +110,7 @@ tess_status tess_planner_sample_stages(struct tess_planner *p,
 	struct evaluation e;
 	tess_status st = evaluation_open(&e, p, model, s, batch, &f);
 
+	e.sampled = true;
 	memset(out, 0, 2 * sizeof *out);
 	if (!st)
 		st = evaluation_set_training(&e);

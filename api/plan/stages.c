@@ -11,7 +11,7 @@
 enum { REPEATS = 2 };
 
 struct staged_key {
-	int32_t tp, ep, plan, recompute, apart;
+	int32_t tp, ep, plan, recompute, apart, offload;
 	int64_t local;
 };
 struct staged_entry {
@@ -76,6 +76,7 @@ static tess_status measure_stages(struct stager *s, const struct staged_key *key
 	struct tess_planner *p = s->planner;
 	const struct candidate k = { .dp = 1,
 		                     .tp = key->tp,
+		                     .offload = key->offload,
 		                     .ep = key->ep,
 		                     .pp = 2,
 		                     .plan = key->plan,
@@ -172,6 +173,7 @@ static struct staged_key make_staged_key(const struct candidate *k, int64_t loca
 	key.ep = k->ep;
 	key.plan = k->plan;
 	key.recompute = k->recompute;
+	key.offload = k->offload;
 	key.apart = k->schedule >= SCHEDULE_APART;
 	key.local = local;
 	return key;

@@ -96,6 +96,18 @@ struct tess_explained_record {
 	int32_t reserved;
 };
 
+/* What a rank keeps in files: indices of tess_explained_rank.disk_read and .disk_written. */
+enum {
+	/* Weights. */
+	TESS_DISK_WEIGHTS,
+	/* Gradients. */
+	TESS_DISK_GRADIENTS,
+	/* State of the optimizer. */
+	TESS_DISK_STATE,
+	/* Number of kinds. */
+	TESS_DISK_KINDS
+};
+
 /* Bytes that one rank holds. */
 struct tess_explained_rank {
 	/* Weights. */
@@ -114,6 +126,12 @@ struct tess_explained_rank {
 	uint64_t weights_disk;
 	/* Bytes of the file with the offloaded state of the optimizer; 0: there is none. */
 	uint64_t state_disk;
+	/* Memory of the optimizer's step for what is in files; `total` includes it. */
+	uint64_t transfer;
+	/* Bytes that a step with all of its micro-batches reads from files, by TESS_DISK_.... */
+	uint64_t disk_read[TESS_DISK_KINDS];
+	/* Bytes that it writes to files. */
+	uint64_t disk_written[TESS_DISK_KINDS];
 };
 
 /* Bytes of the most loaded rank under a plan. */

@@ -60,8 +60,13 @@ struct tess_planner_options {
 	/* 1: tess_planner_search also searches a style for each module along tp, among all that are
 	 * registered and call no functions of their own. */
 	int32_t styles;
+	/* Training: 1: searches also strategies with the optimizer's state in files. 0: only if
+	 * nothing fits, for the message. */
+	int32_t offload_optimizer;
+	/* Training: likewise those with state, weights and gradients in files. */
+	int32_t offload_weights;
 };
-TESS_TIGHT(tess_planner_options, styles);
+TESS_TIGHT(tess_planner_options, offload_weights);
 
 /* What a step spends time on: indices of tess_forecast.terms. */
 enum {
@@ -85,6 +90,8 @@ enum {
 	TESS_TIME_OPTIMIZER,
 	/* What the machine file adds to each step. */
 	TESS_TIME_FIXED,
+	/* Reads and writes of files, as far as they are waited for. */
+	TESS_TIME_DISK,
 	/* Number of terms. */
 	TESS_TIMES
 };
@@ -95,7 +102,7 @@ enum {
 	TESS_MEMORY_WEIGHTS,
 	/* Gradients. */
 	TESS_MEMORY_GRADIENTS,
-	/* State of the optimizer. */
+	/* State of the optimizer, or buckets of it on their way between files and memory. */
 	TESS_MEMORY_STATE,
 	/* Activations of a step, without those below. */
 	TESS_MEMORY_STEP,
@@ -129,7 +136,7 @@ struct tess_forecast {
 	struct tess_strategy strategy;
 	/* Number of ranks. */
 	int32_t nranks;
-	/* 1: the fullest rank fits. */
+	/* 1: the fullest rank fits, and its files, if the size of the disk is known. */
 	int32_t fits;
 	/* Seconds of a step of training, or of prompts and continuations. */
 	double seconds;
@@ -160,6 +167,13 @@ struct tess_forecast {
 	 */
 	double error;
 	const char *measured;
+	/* Bytes of the files of a rank, at most; 0: it has none. */
+	double disk;
+	/* Bytes of a host's disk for each of its ranks; 0: the machine file has none. */
+	double disk_limit;
+	/* Bytes that a rank reads from its files in a step, and writes to them, at most. */
+	double disk_read;
+	double disk_written;
 };
 
 /* A model, what to do with it, and a machine. */

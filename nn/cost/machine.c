@@ -13,7 +13,7 @@ enum { MACHINE_BYTES_MAX = 16 << 20 };
 
 static const char *const term_names[TESS_TERMS] = { "product",   "attention", "memory",   "latency",
 	                                            "tensor",    "data",      "pipeline", "bubble",
-	                                            "optimizer", "fixed" };
+	                                            "optimizer", "fixed",     "disk" };
 static const char *const holds_names[TESS_HOLDS] = { "weights",  "gradients", "state", "step",
 	                                             "gathered", "loss",      "cache", "fixed" };
 static const char *const link_names[TESS_LINKS] = { "within", "between" };
@@ -165,7 +165,7 @@ static tess_status read_factors(const struct machine_reader *r, const json_t *co
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < n; i++) {
-		out[i] = i < n - 1 && strcmp(name[i], "loss") != 0;
+		out[i] = strcmp(name[i], "fixed") != 0 && strcmp(name[i], "loss") != 0;
 		if (!st)
 			st = tess_json_get_number(r->where, factors, name[i], 0, 1e18, &out[i]);
 	}
@@ -302,6 +302,8 @@ static tess_status read_machine(const struct machine_reader *r, json_t *root)
 		st = tess_json_get_number(r->where, disk, "read", 0, 1e15, &m->disk_read);
 	if (!st)
 		st = tess_json_get_number(r->where, disk, "write", 0, 1e15, &m->disk_write);
+	if (!st)
+		st = tess_json_get_number(r->where, disk, "size", 0, 1e18, &m->disk_size);
 	return st ? st : tess_json_get_number(r->where, root, "error", 0, 10, &m->error);
 }
 
@@ -357,6 +359,8 @@ void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training)
 	m->share = d->ranks && d->ranks < nranks ? (double)d->ranks / nranks : 1;
 	m->memory = d->memory * m->share;
 	m->latency = d->latency;
+	m->disk_ranks =
+		m->ranks_per_host && m->ranks_per_host < nranks ? m->ranks_per_host : nranks;
 	training = training && d->nrates[1];
 	m->nrates = d->nrates[training];
 	m->rates = d->rates[training];
@@ -460,6 +464,11 @@ bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_
 bool tess_machine_hides_calls(const struct tess_machine *m)
 {
 	return !m->device->ranks;
+}
+
+double tess_machine_move(const struct tess_machine *m, double read, double written)
+{
+	return m->disk_ranks * (read / m->disk_read + written / m->disk_write);
 }
 
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,

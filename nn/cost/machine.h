@@ -23,6 +23,7 @@ enum {
 	TESS_TERM_BUBBLE, /* stages without work */
 	TESS_TERM_OPTIMIZER,
 	TESS_TERM_FIXED, /* what a step takes on any machine of this kind */
+	TESS_TERM_DISK, /* reads and writes of files, as far as they are waited for */
 	TESS_TERMS
 };
 /* Returns "product", ..., as in machine files. */
@@ -88,7 +89,9 @@ struct tess_machine {
 	int32_t nlinks[TESS_LINKS];
 	struct tess_machine_link *link[TESS_LINKS];
 	int32_t ranks_per_host;
-	double disk_read, disk_write; /* bytes a second; 0: not known */
+	/* of a host's disk, which its ranks share: bytes a second, and bytes; 0: not known */
+	double disk_read, disk_write, disk_size;
+	int32_t disk_ranks; /* of tess_machine_choose: ranks that share it */
 	double time[TESS_TERMS]; /* factors; of FIXED: seconds */
 	double holds[TESS_HOLDS]; /* factors, of LOSS usually 0; of FIXED: bytes */
 	double error; /* measured mean error of predicted times, as a share; 0: not measured */
@@ -104,9 +107,10 @@ tess_status tess_machine_open(const char *name, struct tess_machine **out);
 void tess_machine_close(struct tess_machine *m);
 
 /*
- * Sets memory, latency and rates to those of a rank of `nranks` on each host, in generation or in
- * training: as measured for the next larger number of ranks. If there is none, the ranks share what
- * the largest one has. nranks has no effect if each rank has a device of its own.
+ * Sets memory, latency, rates and disk_ranks to those of a rank of `nranks` on each host, in
+ * generation or in training: as measured for the next larger number of ranks. If there is none, the
+ * ranks share what the largest one has. nranks only changes disk_ranks if each rank has a device of
+ * its own.
  */
 void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training);
 
@@ -130,6 +134,11 @@ double tess_machine_communicate(const struct tess_machine *m, const char *call, 
  * them.
  */
 bool tess_machine_hides_calls(const struct tess_machine *m);
+/*
+ * Returns the seconds in which a rank reads and writes bytes of files, while the other ranks of its
+ * host do the same. The rates of the disk must be known.
+ */
+double tess_machine_move(const struct tess_machine *m, double read, double written);
 /* Returns whether such ranks are on one host. */
 bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride);
 

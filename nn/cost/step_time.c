@@ -58,10 +58,11 @@ enum { CLOCKS = 2 }; /* without the calls along dp, and with them */
 struct rank_clock {
 	double now, host; /* the device's time, and the host's */
 	double link[TESS_LINKS]; /* the time at which the rank's link is free */
+	double disk; /* the time at which the disk is free */
 	struct tess_step_time *out;
 };
 
-struct started { /* a call that is not waited for yet */
+struct started { /* a call or a transfer that is not waited for yet */
 	const struct tess_step *step;
 	double end[CLOCKS];
 };
@@ -86,6 +87,7 @@ struct walk {
 	int32_t nstarted, room;
 	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
 	struct tess_step_trace *trace; /* NULL: none is kept */
+	bool files; /* transfers take time */
 	tess_status status;
 };
 
@@ -327,10 +329,46 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 		i--;
 	if (i < 0)
 		return;
-	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WAIT, .step = of });
+	if (of->kind != TESS_STEP_TRANSFER)
+		trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WAIT, .step = of });
 	for (int32_t k = 0; k < w->nclocks; k++)
-		wait_until_called(w, &w->clock[k], of, w->started[i].end[k]);
+		if (of->kind == TESS_STEP_TRANSFER)
+			wait_until(w, &w->clock[k], TESS_TERM_DISK, w->started[i].end[k]);
+		else
+			wait_until_called(w, &w->clock[k], of, w->started[i].end[k]);
 	w->started[i] = w->started[--w->nstarted];
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Adds a transfer behind those that the disk does already. */
+static void add_file_transfer(struct walk *w, const struct tess_step *s)
+{
+	struct tess_traffic t = { 0 };
+	struct started *started = w->files ? keep_started(w, s) : NULL;
+	double seconds;
+
+	if (!started)
+		return;
+	tess_traffic_add_transfer(&s->transfer, &t);
+	seconds = tess_traffic_time(w->m, &t) * w->m->time[TESS_TERM_DISK];
+	for (int32_t i = 0; i < w->nclocks; i++) {
+		struct rank_clock *k = &w->clock[i];
+
+		k->disk = (k->disk > k->now ? k->disk : k->now) + seconds;
+		started->end[i] = k->disk;
+	}
+}
+
+double tess_traffic_time(const struct tess_machine *m, const struct tess_traffic *t)
+{
+	double read = 0, written = 0;
+
+	for (int32_t i = 0; i < TESS_TRAFFIC_KINDS; i++) {
+		read += (double)t->read[i];
+		written += (double)t->written[i];
+	}
+	return read + written > 0 ? tess_machine_move(m, read, written) : 0;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -346,6 +384,9 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	case TESS_STEP_SUM:
 		if (!is_to_stage(w, s))
 			add_call(w, s);
+		break;
+	case TESS_STEP_TRANSFER:
+		add_file_transfer(w, s);
 		break;
 	case TESS_STEP_WAIT:
 		add_wait(w, s->of);
@@ -372,19 +413,21 @@ static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l,
 	return w->status;
 }
 
-tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
-                             const struct tess_rank_program *l, int32_t first, int32_t end,
-                             const struct tess_op_known *known, struct tess_step_time *out,
-                             struct tess_step_trace *trace)
+/* Estimates steps. files: transfers take time. */
+static tess_status time_steps(const struct tess_machine *m, const struct tess_program *p,
+                              const struct tess_rank_program *l, const int32_t range[2],
+                              const struct tess_op_known *known, struct tess_step_time *out,
+                              bool files, struct tess_step_trace *trace)
 {
 	struct tess_step_time with = { 0 };
 	struct walk w = { .m = m,
 		          .p = p,
 		          .known = known,
 		          .trace = trace,
+		          .files = files,
 		          .nclocks = m->once ? 2 : 1,
 		          .clock = { { .out = out }, { .out = &with } } };
-	tess_status st = walk_steps(&w, l, first, end, NULL);
+	tess_status st = walk_steps(&w, l, range[0], range[1], NULL);
 
 	out->seconds += w.clock[0].now;
 	if (st || !m->once)
@@ -401,7 +444,15 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out)
 {
-	return tess_steps_trace(m, p, l, first, end, known, out, NULL);
+	return time_steps(m, p, l, (const int32_t[]){ first, end }, known, out, true, NULL);
+}
+
+tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
+                             const struct tess_rank_program *l, int32_t first, int32_t end,
+                             const struct tess_op_known *known, struct tess_step_time *out,
+                             struct tess_step_trace *trace)
+{
+	return time_steps(m, p, l, (const int32_t[]){ first, end }, known, out, false, trace);
 }
 
 tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
@@ -423,4 +474,12 @@ double tess_optimizer_time(const struct tess_machine *m, double n, int32_t momen
 	const char *op = moments > 1 || !tess_machine_has_op(m, "sgd") ? "adamw" : "sgd";
 
 	return n > 0 ? m->latency + tess_machine_compute(m, op, "memory", n / 1024, bytes) : 0;
+}
+
+double tess_update_wait_time(double seconds, double disk, double buckets)
+{
+	/* the first bucket is read before its change, the last one written after its change */
+	double busy = disk + seconds / buckets, computing = seconds + disk / buckets;
+
+	return (busy > computing ? busy : computing) - seconds;
 }

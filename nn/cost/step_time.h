@@ -2,8 +2,9 @@
  * step_time.h - the time of a rank's steps on a machine, and what it is spent on.
  *
  * Steps run one after another, as the runner runs them. A started call occupies the link of its
- * level, after the calls before it, and steps that wait for it wait until it ends. The host starts
- * one recorded op after another, and a device that is faster waits for it.
+ * level, after the calls before it, and steps that wait for it wait until it ends. So does a
+ * transfer with the disk. The host starts one recorded op after another, and a faster device waits
+ * for it.
  */
 #ifndef TESS_NN_COST_STEP_TIME_H
 #define TESS_NN_COST_STEP_TIME_H
@@ -11,6 +12,7 @@
 #include "nn/cost/machine.h"
 #include "nn/cost/op_cost.h"
 #include "nn/lower/lower.h"
+#include "nn/offload/traffic.h"
 
 /* Seconds that steps wait for calls, by mesh dimension and kind of call. */
 enum { TESS_WAITED_MAX = 16 };
@@ -49,6 +51,14 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
                                     const struct tess_rank_program *l,
                                     const struct tess_op_known *known, double *seconds);
+
+/* Returns the seconds in which the disk moves what a rank reads and writes. */
+double tess_traffic_time(const struct tess_machine *m, const struct tess_traffic *t);
+/*
+ * Returns the seconds that an update of `seconds` waits for a disk that is busy for `disk` seconds,
+ * while `buckets` pass through memory one after another (nn/train/update.h).
+ */
+double tess_update_wait_time(double seconds, double disk, double buckets);
 
 /* Returns the seconds of the optimizer for n elements of state, with `moments` f32 values each. */
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width);

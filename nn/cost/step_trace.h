@@ -28,8 +28,8 @@ tess_status tess_trace_add(struct tess_step_trace *trace, struct tess_trace_item
 void tess_trace_free(struct tess_step_trace *trace);
 
 /*
- * Estimates steps [first, end) of a rank, which tess_steps_time does, too. trace: gets the steps;
- * NULL: none is kept. TESS_ENOMEM.
+ * Estimates steps [first, end) of a rank as tess_steps_time, but as if files took no time. trace:
+ * gets the steps; NULL: none is kept. TESS_ENOMEM.
  */
 tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
                              const struct tess_rank_program *l, int32_t first, int32_t end,

@@ -26,6 +26,7 @@ struct slot { /* a gradient record, or a range of rows of it */
 	int64_t lo, len; /* its range of these elements: all, unless it is a range of rows */
 	int64_t at; /* offset of its elements in a node of the bucket */
 	struct build_earlier earlier; /* in a file: what the slot is added to */
+	struct value run; /* of a finished range of rows: its elements */
 };
 
 struct bucket {
@@ -189,20 +190,23 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 {
 	const struct tess_program *p = b->p;
 	const struct tess_record *from = i ? p->record[i - 1] : NULL;
+	const struct tess_weight *w = p->record[i]->weight[0];
 	int64_t bytes = 4 * v->cols, rows; /* bytes: a node's; some ranks may have several */
 	uint64_t most, shards = (uint64_t)tess_program_count_shards(p);
 	bool by_rows = from && from->nout && from->out[0] == p->record[i]->in[0] &&
 	               (from->kind == TESS_OP_EMBED_DW || from->kind == TESS_OP_LINEAR_DW);
 
-	if (!v->partial || !by_rows || p->check || from->out[0]->ndim != 2 ||
-	    p->mesh.dim[p->data_along].size != tess_program_count_shards(p))
+	if (!by_rows || p->check || from->out[0]->ndim != 2)
+		return 0;
+	if (v->partial ? p->mesh.dim[p->data_along].size != tess_program_count_shards(p)
+	               : w->state_cut || !build_is_gradient_stored(b, w))
 		return 0;
 	most = tess_program_get_bucket(p);
 	if (p->tile && p->tile < most)
 		most = p->tile;
 	if ((uint64_t)(bytes * v->rows) <= most)
 		return 0;
-	if (p->record[i]->weight[0]->state_cut && most > RUN_BYTES) /* one rank gets all nodes */
+	if (w->state_cut && most > RUN_BYTES) /* one rank gets all nodes */
 		most = most / shards > RUN_BYTES ? most / shards : RUN_BYTES;
 	rows = (int64_t)most / bytes;
 	return rows + !rows;
@@ -599,13 +603,15 @@ static void start_next_bucket(struct build *b)
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row)
 {
 	struct build_gradients *g = b->gradients;
-	const struct slot *s = g->next;
+	struct slot *s = g->next;
 	const struct value *v = build_get_value(b, b->p->record[b->record]->out[0]);
 
 	if (b->status || s == g->slot + g->nslots || s->len == s->n ||
 	    s->record->in[0] != b->p->record[b->record]->out[0])
 		return false;
-	*run = s->bucket->node;
+	if (!s->bucket)
+		s->run = build_add_temporary(b, 0, 1, s->len, TESS_F32);
+	*run = s->bucket ? s->bucket->node : s->run;
 	run->rows = s->len / v->cols;
 	run->cols = run->row_stride = v->cols;
 	*row = s->lo / v->cols;
@@ -614,8 +620,14 @@ bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row)
 
 void build_add_gradient_run(struct build *b)
 {
-	b->gradients->next++;
-	start_next_bucket(b);
+	struct slot *s = b->gradients->next++;
+
+	if (s->bucket) {
+		start_next_bucket(b);
+		return;
+	}
+	store_slot(b, s, &s->run);
+	read_ahead(b, s);
 }
 
 void build_add_gradient(struct build *b, const struct tess_record *rec)

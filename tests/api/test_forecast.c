@@ -1,12 +1,14 @@
 /*
- * test_forecast.c - tess_explain_training's memory of each rank, against the allocations of a
- * trainer's ranks for a step of that shape.
+ * test_forecast.c - tess_explain_training's memory and files of each rank, against those of a
+ * trainer's ranks for a step of that shape; and what a step reads from files and writes to them.
  */
 #include "tests/support/spawn.h"
 #include "tests/support/suite.h"
 
 #include <stdio.h>
 #include <tessera/train.h>
+
+#define FOLDER "/tmp"
 
 enum { SEQUENCES = 4, LENGTH = 48 };
 
@@ -16,9 +18,10 @@ static const struct forecast_case {
 	const char *const recompute[2], *const overrides[2];
 	int64_t micro; /* micro-batches of a step */
 	const char *schedule;
+	const char *offload[2]; /* folders of state and of weights */
 } cases[] = {
-	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
-	{ "data", "tp=3", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { 0 } },
+	{ "data", "tp=3", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { 0 } },
 	{ "data",
 	  "tp=2",
 	  "tp+sp",
@@ -26,16 +29,64 @@ static const struct forecast_case {
 	  { "model.layers.*" },
 	  { "lm_head=loss_parallel" },
 	  1,
-	  NULL },
-	{ "data", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
-	{ "data", "dp=3", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, NULL },
-	{ "tests/data/goldens/llama-bf16", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
-	{ "tests/data/goldens/gpt2", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	  NULL,
+	  { 0 } },
+	{ "data", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { 0 } },
+	{ "data", "dp=3", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, NULL, { 0 } },
+	{ "tests/data/goldens/llama-bf16",
+	  "dp=2,tp=2",
+	  "tp",
+	  TESS_ADAMW,
+	  { 0 },
+	  { 0 },
+	  1,
+	  NULL,
+	  { 0 } },
+	{ "tests/data/goldens/gpt2", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { 0 } },
 	/* the head of tied embeddings has a gradient and a copy of the table */
-	{ "data", "dp=2,pp=2", "none", TESS_ADAMW, { 0 }, { "dp:**=zero1" }, 1, NULL },
+	{ "data", "dp=2,pp=2", "none", TESS_ADAMW, { 0 }, { "dp:**=zero1" }, 1, NULL, { 0 } },
 	/* slots of all stages and micro-batches */
-	{ "data", "pp=2,tp=2", "tp+sp", TESS_ADAMW, { 0 }, { 0 }, 3, "interleaved:2" },
-	{ "data", "pp=2", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, "zb-v" },
+	{ "data", "pp=2,tp=2", "tp+sp", TESS_ADAMW, { 0 }, { 0 }, 3, "interleaved:2", { 0 } },
+	{ "data", "pp=2", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, "zb-v", { 0 } },
+	/* state in files, or weights and gradients, too */
+	{ "data", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL, { FOLDER, NULL } },
+	{ "data",
+	  "dp=2",
+	  "none",
+	  TESS_ADAMW,
+	  { 0 },
+	  { "dp:**=zero3" },
+	  2,
+	  NULL,
+	  { FOLDER, FOLDER } },
+	{ "tests/data/goldens/llama-bf16",
+	  "tp=2",
+	  "tp",
+	  TESS_ADAMW,
+	  { 0 },
+	  { 0 },
+	  1,
+	  NULL,
+	  { FOLDER, FOLDER } },
+	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 3, NULL, { FOLDER, FOLDER } },
+	{ "data",
+	  "dp=2,pp=2",
+	  "none",
+	  TESS_SGD,
+	  { 0 },
+	  { "dp:**=zero1" },
+	  1,
+	  NULL,
+	  { FOLDER, FOLDER } },
+	{ "tests/data/goldens/llama-bf16",
+	  "dp=3,tp=1",
+	  "none",
+	  TESS_ADAMW,
+	  { 0 },
+	  { "dp:**=zero3" },
+	  1,
+	  NULL,
+	  { NULL, FOLDER } },
 };
 
 enum { CASES = sizeof cases / sizeof *cases, FIRST = TSAN ? 2 : 0 };
@@ -90,7 +141,13 @@ static tess_status compare_rank(struct tess_world *w, void *arg)
 	HOLDS(said->state == info.state_bytes);
 	/* parts of memory that ranks share are equal */
 	HOLDS(said->step <= info.step_bytes && info.step_bytes <= f->e->total.step);
-	HOLDS(said->total == said->weights + said->gradients + said->state + said->step);
+	HOLDS(said->transfer == info.transfer_bytes);
+	HOLDS(said->weights_disk == info.weight_disk_bytes);
+	HOLDS(said->state_disk == info.state_disk_bytes);
+	HOLDS(!f->how->offload[1] || (said->weights_disk && said->transfer));
+	HOLDS(!f->how->offload[0] || f->how->optimizer == TESS_SGD || said->state_disk);
+	HOLDS(said->total ==
+	      said->weights + said->gradients + said->state + said->step + said->transfer);
 	return TESS_OK;
 }
 
@@ -116,7 +173,9 @@ START_TEST(allocates_what_is_said)
 		                               .optimizer = c->optimizer,
 		                               .recompute = c->recompute[0] ? c->recompute : NULL,
 		                               .pipeline_schedule = c->schedule,
-		                               .micro_batches = c->micro } };
+		                               .micro_batches = c->micro,
+		                               .offload_optimizer = c->offload[0],
+		                               .offload_weights = c->offload[1] } };
 	struct tess_explanation *e;
 	char dir[512];
 
@@ -160,6 +219,73 @@ START_TEST(says_what_is_sent)
 }
 END_TEST
 
+/* Returns the bytes of the f32 parameters of a rank that are in files: from `least` bytes on. */
+static uint64_t sum_large_parameters(const struct tess_explanation *e, uint64_t least)
+{
+	int64_t shape[8];
+	uint64_t sum = 0;
+
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		uint64_t bytes = tess_explanation_shard(e, i, 0, shape);
+
+		sum += e->parameters[i]->tied || bytes < least ? 0 : bytes;
+	}
+	return sum;
+}
+
+/* Checks what a step of one rank reads and writes, by hand. The limit is the environment's. */
+START_TEST(says_what_files_move)
+{
+	struct tess_trainer_options o = {
+		.size = sizeof o, .plan = "none", .offload_optimizer = "disk", .micro_batches = 3
+	};
+	const struct tess_explained_rank *r;
+	struct tess_explanation *e;
+	uint64_t n;
+
+	ck_assert_msg(!tess_explain_training(SOURCE_ROOT "/data", "tp=1", 0, 2, LENGTH, &o, &e),
+	              "%s", tess_error());
+	r = e->ranks[0];
+	n = sum_large_parameters(e, 256);
+	ck_assert(n > 0 && r->disk_read[TESS_DISK_STATE] == 2 * n);
+	ck_assert(r->disk_written[TESS_DISK_STATE] == 2 * n && r->state_disk > 2 * n);
+	ck_assert(!r->disk_read[TESS_DISK_WEIGHTS] && !r->disk_read[TESS_DISK_GRADIENTS]);
+	ck_assert(!r->weights_disk && r->weights >= n);
+	tess_explanation_free(e);
+	o.offload_weights = "disk";
+	ck_assert_msg(!tess_explain_training(SOURCE_ROOT "/data", "tp=1", 0, 2, LENGTH, &o, &e),
+	              "%s", tess_error());
+	r = e->ranks[0];
+	ck_assert(r->disk_written[TESS_DISK_WEIGHTS] == n && r->weights < n);
+	/* once by each micro-batch, whose forward and backward share it, and by the update */
+	ck_assert_uint_eq(r->disk_read[TESS_DISK_WEIGHTS], (3 + 1) * n);
+	/* written by each micro-batch; read by those after the first, the norm and the update */
+	ck_assert_uint_ge(r->disk_written[TESS_DISK_GRADIENTS], 3 * n);
+	ck_assert_uint_ge(r->disk_read[TESS_DISK_GRADIENTS], (2 + 2) * n);
+	ck_assert_uint_lt(r->disk_read[TESS_DISK_GRADIENTS], (2 + 2 + 3) * n);
+	ck_assert(!tess_explanation_fit(e, r->total, 0) && e->fit->used == r->total);
+	tess_explanation_free(e);
+}
+END_TEST
+
+START_TEST(short_disks)
+{
+	struct tess_trainer_options o = { .size = sizeof o,
+		                          .plan = "none",
+		                          .offload_optimizer = "/proc" };
+	struct tess_explanation *e;
+
+	ck_assert_int_eq(tess_explain_training(SOURCE_ROOT "/data", "dp=2", 0, 2, LENGTH, &o, &e),
+	                 TESS_ENOMEM);
+	expect_part(tess_error(), "/proc: 2 ranks need files of ");
+	expect_part(tess_error(), " bytes together there, and 0 bytes are free");
+	o.offload_optimizer = "/nowhere/at/all";
+	ck_assert_int_eq(tess_explain_training(SOURCE_ROOT "/data", "dp=2", 0, 2, LENGTH, &o, &e),
+	                 TESS_EIO);
+	expect_part(tess_error(), "--offload-optimizer /nowhere/at/all: not a folder here");
+}
+END_TEST
+
 static const struct {
 	int64_t sequences, length;
 	const char *recompute[2], *says;
@@ -195,6 +321,8 @@ int main(void)
 	tcase_add_loop_test(t, allocates_what_is_said, 0,
 	                    (CASES - FIRST - 1) / get_case_stride() + 1);
 	tcase_add_test(t, says_what_is_sent);
+	tcase_add_test(t, says_what_files_move);
+	tcase_add_test(t, short_disks);
 	tcase_add_loop_test(t, refuses, 0, sizeof refusals / sizeof *refusals);
 	return suite_end(r);
 }

@@ -1,7 +1,8 @@
 /*
  * test_planner.c - forecasts of libtessera.so: memory is that of tess_explain_training, terms add
  * up, and what cannot run is refused with the message of the run. Searches: what they give fits and
- * is in order, nothing that is simple is faster, and the best is about that of all candidates.
+ * is in order, nothing that is simple is faster, and the best is about that of all
+ * candidates. Values in files.
  */
 #include "tests/support/scratch.h"
 
@@ -542,6 +543,118 @@ START_TEST(best_of_all_candidates)
 }
 END_TEST
 
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Opens a planner on the host with a disk of `rate` bytes a second; size: of the disk. */
+static struct tess_planner *open_with_disk(double rate, double size, uint64_t memory, bool all)
+{
+	struct tess_planner_options o = { .size = sizeof o,
+		                          .train = 1,
+		                          .memory = memory,
+		                          .batch = BATCH,
+		                          .sequence = LENGTH,
+		                          .offload_optimizer = all,
+		                          .offload_weights = all };
+	struct tess_planner *p;
+	char text[1024];
+
+	snprintf(text, sizeof text, "%.*s,\"disk\":{\"read\":%g,\"write\":%g,\"size\":%g}}",
+	         (int)strlen(host) - 1, host, rate, rate, size);
+	o.machine = scratch_write_text("disk.json", text);
+	ck_assert_msg(!tess_planner_open(data, &o, &p), "%s", tess_error());
+	return p;
+}
+
+/* Predicts a strategy without files (NULL), or with them on disk. */
+static const struct tess_forecast *predict_files(struct tess_planner *p, const char *state,
+                                                 const char *weights)
+{
+	const struct tess_strategy s = { .size = sizeof s,
+		                         .mesh = "dp=2",
+		                         .plan = "none",
+		                         .micro_batches = 2,
+		                         .offload_optimizer = state,
+		                         .offload_weights = weights };
+	const struct tess_forecast *f;
+
+	ck_assert_msg(!tess_planner_forecast(p, &s, &f), "%s", tess_error());
+	expect_sums(f);
+	return f;
+}
+
+/* A slow disk binds; one that takes no time makes a step as fast as in memory, but for copies. */
+START_TEST(disks_bind)
+{
+	struct tess_planner *slow = open_with_disk(1e5, 1e9, 0, false),
+			    *fast = open_with_disk(1e15, 1e9, 0, false);
+	const struct tess_forecast *in_memory = predict_files(fast, NULL, NULL), *f;
+	double moved;
+
+	ck_assert(in_memory->disk == 0 && in_memory->terms[TESS_TIME_DISK] == 0);
+	f = predict_files(fast, "disk", NULL);
+	ck_assert(fabs(f->seconds / in_memory->seconds - 1) < 1e-6);
+	ck_assert(f->disk > 0 && f->memory < in_memory->memory && f->disk_read > 0);
+	f = predict_files(fast, "disk", "disk");
+	ck_assert(f->seconds < 1.05 * in_memory->seconds);
+	ck_assert(f->disk_read > f->disk_written && f->fits && f->disk_limit == 5e8);
+	for (int i = 0; i < 2; i++) {
+		f = predict_files(slow, "disk", i ? "disk" : NULL);
+		ck_assert_str_eq(f->bound, "disk");
+		/* two ranks share the disk */
+		moved = 2 * (f->disk_read + f->disk_written) / 1e5;
+		ck_assert_msg(f->seconds < 1.01 * (moved + in_memory->seconds) &&
+		                      f->seconds > 0.95 * moved,
+		              "%g, not %g s", f->seconds, moved);
+	}
+	tess_planner_close(slow);
+	tess_planner_close(fast);
+}
+END_TEST
+
+START_TEST(disks_of_machines)
+{
+	struct tess_planner *small = open_with_disk(1e9, 1e5, 0, false),
+			    *none = open_planner_for(0);
+	const struct tess_strategy s = {
+		.size = sizeof s, .mesh = "tp=1", .plan = "none", .offload_optimizer = "disk"
+	};
+	const struct tess_forecast *f;
+
+	ck_assert(!predict_files(small, "disk", NULL)->fits);
+	ck_assert(predict_files(small, NULL, NULL)->fits);
+	ck_assert_int_eq(tess_planner_forecast(none, &s, &f), TESS_EINVAL);
+	expect_part(tess_error(), "machine host has no rates of a disk");
+	tess_planner_close(small);
+	tess_planner_close(none);
+}
+END_TEST
+
+/* If nothing fits, the message has a strategy with files that does; and a search may have them. */
+START_TEST(searches_files)
+{
+	struct tess_planner *p = open_with_disk(1e9, 0, 0, false);
+	const struct tess_forecast *const *best;
+	uint64_t memory;
+	int32_t n;
+
+	ck_assert_msg(!tess_planner_explore(p, 2, 1000, &best, &n), "%s", tess_error());
+	memory = (uint64_t)best[n - 1]->memory - 1;
+	for (int32_t i = 0; i < n; i++)
+		ck_assert(!best[i]->strategy.offload_optimizer && !best[i]->disk);
+	tess_planner_close(p);
+	p = open_with_disk(1e9, 0, memory, false);
+	ck_assert_int_eq(tess_planner_search(p, 2, 1, &best, &n), TESS_EINVAL);
+	expect_part(tess_error(), "; values on disk would fit in ");
+	expect_part(tess_error(), " --offload-optimizer DIR");
+	tess_planner_close(p);
+	p = open_with_disk(1e9, 0, memory, true);
+	ck_assert_msg(!tess_planner_search(p, 2, 1, &best, &n), "%s", tess_error());
+	ck_assert(best[0]->fits && best[0]->disk > 0 && best[0]->memory <= (double)memory);
+	ck_assert_str_eq(best[0]->strategy.offload_optimizer, "disk");
+	tess_planner_close(p);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -565,6 +678,9 @@ int main(void)
 	tcase_add_test(t, less_memory);
 	tcase_add_test(t, nothing_fits);
 	tcase_add_test(t, ranks_share_memory);
+	tcase_add_test(t, disks_bind);
+	tcase_add_test(t, disks_of_machines);
+	tcase_add_test(t, searches_files);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;

@@ -58,6 +58,7 @@ START_TEST(measures_this_host)
 	ck_assert_int_eq(count_left_directories(), 0);
 	ck_assert_msg(!tess_machine_open(file, &m), "%s", tess_error());
 	expect_part(m->about, backends[_i]);
+	ck_assert(m->disk_read > 0 && m->disk_write > 0 && m->disk_size > 0);
 	ck_assert_int_eq(m->ndevices, 2);
 	for (int32_t n = 1; n <= 2; n++)
 		for (int training = 0; training < 2; training++)
@@ -94,6 +95,7 @@ static const struct {
 	{ "--out x --kind sum", "no such option", 2 },
 	{ "--out x model", "takes no arguments", 2 },
 	{ "--out /nowhere/x --quick", "/nowhere/x", 1 },
+	{ "--out x --quick --disk /nowhere", "/nowhere: rank 0 cannot make a file there", 1 },
 };
 
 START_TEST(refused_options)

@@ -1,6 +1,7 @@
 /*
  * test_plan_command.c - tessera plan by its command line: what it writes runs, with the results of
- * one rank; and what it says of options that are wrong and of strategies that do not fit.
+ * one rank, also with values in files; and what it says of options that are wrong and of strategies
+ * that do not fit.
  */
 #include "train_command.h"
 
@@ -92,15 +93,15 @@ START_TEST(explores)
 END_TEST
 
 /* Trains by the strategy in a file, and expects the losses of one rank. */
-static void expect_one_rank(const char *strategy)
+static void expect_one_rank(const char *strategy, int64_t micro)
 {
-	char text[TEXT], one[TEXT], args[256];
+	char text[TEXT], one[TEXT], args[256], alone[256];
 
 	snprintf(args, sizeof args, STEPPED " --steps 2 --digest --plan %s --backend loopback",
 	         strategy);
-	ck_assert_msg(!train_model(one, format_data_path(""), "",
-	                           STEPPED " --steps 2 --digest --threads 1"),
-	              "%s", one);
+	snprintf(alone, sizeof alone,
+	         STEPPED " --steps 2 --digest --threads 1 --micro-batches %lld", (long long)micro);
+	ck_assert_msg(!train_model(one, format_data_path(""), "", alone), "%s", one);
 	ck_assert_msg(!train_model(text, format_data_path(""), "", args), "%s", text);
 	ck_assert_msg(strstr(text, "losses  ") && strstr(one, "losses  ") &&
 	                      !strncmp(strstr(text, "losses  "), strstr(one, "losses  "), 145),
@@ -114,7 +115,59 @@ START_TEST(what_it_writes_runs)
 
 	plan_data(text, "-n 4 --out best.json " PLANNED);
 	ck_assert(is_there("best.json"));
-	expect_one_rank("best.json");
+	expect_one_rank("best.json", 1);
+}
+END_TEST
+
+/* Writes the description of a host with a disk; returns its path. */
+static const char *write_host(void)
+{
+	return scratch_write_text(
+		"disk.json",
+		"{\"name\":\"host\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
+		"\"product\":[[1,1e6,1e10]],\"attention\":[[1,1e5,5e9]],"
+		"\"memory\":[[1,1e3,1e10]]}},"
+		"\"links\":{\"within\":{\"default\":[[2,1e-6,1e10]]}},"
+		"\"disk\":{\"read\":1e7,\"write\":1e7}}");
+}
+
+/* If only values in files fit, the best strategy has them, and runs with folders. */
+START_TEST(plans_with_files)
+{
+	char text[TEXT], args[512], host[256];
+	json_t *line[8], *strategy;
+	double memory;
+	int64_t micro;
+	int n;
+
+	ck_assert(!setenv("TESSERA_OFFLOAD_MIN", "256", 1));
+	snprintf(host, sizeof host, "-n 2 --train " SIZES " --machine %s", write_host());
+	snprintf(args, sizeof args, "--explore --top 8 --json %s", host);
+	plan_data(text, args);
+	n = read_lines(text, line);
+	memory = get_forecast_number(line[n - 1], "memory");
+	for (int i = 0; i < n; i++)
+		json_decref(line[i]);
+	snprintf(args, sizeof args,
+	         "--offload-optimizer --offload-weights --memory %.0f --out files.json --consider "
+	         "'--mesh tp=2 --offload-optimizer x --tile 4KiB' %s",
+	         memory - 1, host);
+	plan_data(text, args);
+	expect_part(text, " --offload-optimizer DIR");
+	expect_part(text, "\nread a step ");
+	expect_part(text, "\ndisk  ");
+	ck_assert_msg(!command_run(text, TEXT,
+	                           "cd '%s' && '%s' explain '%s' --train " SIZES
+	                           " --plan files.json 2>&1",
+	                           scratch, TESSERA, format_data_path("")),
+	              "%s", text);
+	expect_part(text, "\nfiles of a rank, at most: ");
+	expect_part(text, "   on disk\n");
+	strategy = json_load_file(scratch_format_path("files.json"), 0, NULL);
+	micro = json_integer_value(json_object_get(strategy, "micro_batches"));
+	expect_one_rank("files.json --offload-optimizer . --offload-weights .", micro ? micro : 1);
+	json_decref(strategy);
+	ck_assert(!unsetenv("TESSERA_OFFLOAD_MIN"));
 }
 END_TEST
 
@@ -144,7 +197,7 @@ START_TEST(styles_that_it_finds_run)
 	json_dump_file(found, scratch_format_path("styles.json"), 0);
 	for (int i = 0; i < n; i++)
 		json_decref(line[i]);
-	expect_one_rank("styles.json");
+	expect_one_rank("styles.json", 1);
 }
 END_TEST
 
@@ -257,7 +310,7 @@ static const struct {
 	{ "--machine h100 --train", 2, "-n is missing: the number of ranks" },
 	{ "-n 2 --machine b300 --train", 1, "there is no machine \"b300\"; use a100, h100" },
 	{ "-n 2 --machine ./none.json --train", 1, "none.json" },
-	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence and --optimizer are of training" },
+	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence, --optimizer, --offload-optimizer" },
 	{ "-n 2 --machine h100 --train --max-tokens 8", 2, "leave out --train" },
 	{ "-n 2 --memory 1MB " FORECAST, 1,
 	  "nothing fits in 0.001 GB;\n  2 ranks need at least 0.00" },
@@ -323,6 +376,7 @@ int main(void)
 	tcase_add_test(t, table_and_json);
 	tcase_add_test(t, explores);
 	tcase_add_test(t, what_it_writes_runs);
+	tcase_add_test(t, plans_with_files);
 	tcase_add_test(t, finds_shares_within_hosts);
 	tcase_add_test(t, finds_ranks_of_experts);
 	tcase_add_test(t, styles_that_it_finds_run);

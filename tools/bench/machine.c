@@ -7,7 +7,6 @@
 #include "hf/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <getopt.h>
 #include <math.h>
@@ -51,6 +50,8 @@ const struct tess_tool_option machine_options[] = {
 	{ "backend", "auto|BACKEND",
 	  "backend: shm, gloo, ... (default: TESSERA_BACKEND, else auto)",
 	  .parse = tess_tool_set_option, .local = true },
+	{ "disk", "DIR", "folder whose disk is measured (default: that of --out)", AT(disk),
+	  .local = true },
 	{ "seconds", "X", "time of all measurements", AT(seconds), .lo = 1, .hi = 3600 },
 	{ "quick", NULL, "measure tiny checkpoints once, to try the command", AT(quick) },
 	{ 0 },
@@ -120,7 +121,7 @@ static void remove_directory(const char *path)
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-enum { DISK_BLOCK = 1 << 20, ATTEMPTS = 3 };
+enum { ATTEMPTS = 3 };
 /* CPUs that other processes may use in a measurement. */
 #define OTHERS_MAX 0.1
 
@@ -215,44 +216,19 @@ static tess_status measure_machine_model(struct measurement *m, int32_t i, doubl
 	return st;
 }
 
-/* Reads or writes n blocks of a file; returns bytes a second, 0 after an error. */
-static double time_blocks(int fd, void *block, int32_t n, bool write_them)
+/* Returns the folder whose disk is measured; `room`: for its name. */
+static const char *choose_disk_folder(const struct machine_options *a, char room[512])
 {
-	int64_t began = tess_now();
+	char *slash;
 
-	if (lseek(fd, 0, SEEK_SET))
-		return 0;
-	for (int32_t i = 0; i < n; i++)
-		if ((write_them ? write(fd, block, DISK_BLOCK) : read(fd, block, DISK_BLOCK)) !=
-		    DISK_BLOCK)
-			return 0;
-	if (write_them && fdatasync(fd))
-		return 0;
-	return 1e9 * n * DISK_BLOCK / (double)(tess_now() - began);
-}
-
-/* Measures the disk of TMPDIR, past the page cache. */
-static tess_status measure_disk(struct measurement *m)
-{
-	int32_t n = m->options->quick ? 1 : 256;
-	char path[512];
-	void *block = calloc(1, DISK_BLOCK);
-	int fd;
-
-	if (!block)
-		return tess_fail(TESS_ENOMEM, "out of memory");
-	snprintf(path, sizeof path, "%s/blocks", m->dir);
-	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd >= 0)
-		m->host.disk_write = time_blocks(fd, block, n, true);
-	if (fd >= 0 && !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED))
-		m->host.disk_read = time_blocks(fd, block, n, false);
-	free(block);
-	if (fd >= 0)
-		close(fd);
-	unlink(path);
-	return m->host.disk_write > 0 ? TESS_OK
-	                              : tess_fail(TESS_EIO, "%s: %s", path, strerror(errno));
+	if (a->disk)
+		return a->disk;
+	snprintf(room, 512, "%s", a->out);
+	slash = strrchr(room, '/');
+	if (!slash)
+		return ".";
+	slash[slash == room] = 0;
+	return room;
 }
 
 static tess_status measure_host(struct measurement *m)
@@ -260,7 +236,8 @@ static tess_status measure_host(struct measurement *m)
 	const struct machine_options *a = m->options;
 	struct machine_job job = { .options = a };
 	int32_t jobs = 0, models = machine_count_models();
-	tess_status st = measure_disk(m);
+	char room[512];
+	tess_status st = machine_measure_disk(choose_disk_folder(a, room), a->quick, &m->host);
 
 	for (int32_t k = 0; k < a->nsets; k++) {
 		m->host.set[k].ranks = a->ranks[k];

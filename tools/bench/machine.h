@@ -13,7 +13,7 @@
 enum { MACHINE_SETS = 8 }; /* numbers of ranks */
 
 struct machine_options {
-	const char *out;
+	const char *out, *disk;
 	int32_t ranks[MACHINE_SETS], nsets; /* increasing */
 	int32_t threads;
 	double seconds; /* of all measurements */
@@ -80,10 +80,12 @@ struct machine_set { /* what was measured on a number of ranks */
 struct machine_host {
 	const char *backend;
 	double memory; /* bytes of the host */
-	double disk_read, disk_write; /* bytes a second; 0: not measured */
+	double disk_read, disk_write, disk_size; /* bytes a second; free bytes */
 	int32_t ncpus, nsets;
 	struct machine_set set[MACHINE_SETS];
 };
+/* Measures the disk of a folder by a file of 512 MiB. quick: 32 MiB. TESS_EIO, TESS_ENOMEM. */
+tess_status machine_measure_disk(const char *dir, bool quick, struct machine_host *out);
 /* Appends a result to a set. TESS_ENOMEM. */
 tess_status machine_set_add(struct machine_set *s, const struct machine_result *r);
 /* Writes the machine file. */

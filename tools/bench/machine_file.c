@@ -249,10 +249,9 @@ static json_t *make_machine_object(const struct machine_host *h)
 	json_object_set_new(device, "shared", shared);
 	root = json_pack("{s:s, s:s, s:o, s:o}", "name", host, "about", about, "device", device,
 	                 "links", make_links(h));
-	if (h->disk_write > 0)
-		json_object_set_new(
-			root, "disk",
-			json_pack("{s:f, s:f}", "read", h->disk_read, "write", h->disk_write));
+	json_object_set_new(root, "disk",
+	                    json_pack("{s:f, s:f, s:f}", "read", h->disk_read, "write",
+	                              h->disk_write, "size", h->disk_size));
 	return root;
 }
 

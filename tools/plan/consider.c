@@ -21,6 +21,12 @@ static tess_status add_word(const char *name, const char **list, int32_t *n, con
 	return TESS_OK;
 }
 
+/* Returns the location of a strategy, which names no folder. */
+static const char *get_offload_location(const char *value)
+{
+	return strcmp(value, "host") != 0 ? "disk" : "host";
+}
+
 static tess_status set_word(struct considered *c, const char *name, const char *value,
                             struct tess_strategy *out)
 {
@@ -34,6 +40,12 @@ static tess_status set_word(struct considered *c, const char *name, const char *
 		return tess_tool_parse_integer(name, value, 1, 1 << 20, &out->micro_batches);
 	else if (!strcmp(name, "--bucket"))
 		return tess_tool_parse_size(name, value, &out->bucket);
+	else if (!strcmp(name, "--tile"))
+		return tess_tool_parse_size(name, value, &out->tile);
+	else if (!strcmp(name, "--offload-optimizer"))
+		out->offload_optimizer = get_offload_location(value);
+	else if (!strcmp(name, "--offload-weights"))
+		out->offload_weights = get_offload_location(value);
 	else if (!strcmp(name, "--plan-override"))
 		return add_word(name, c->overrides, &c->noverrides, value);
 	else if (!strcmp(name, "--recompute"))
@@ -41,7 +53,8 @@ static tess_status set_word(struct considered *c, const char *name, const char *
 	else
 		return tess_fail(TESS_EINVAL,
 		                 "--consider: %s is unknown; use --mesh, --plan, --plan-override, "
-		                 "--recompute, --micro-batches, --pipeline-schedule and --bucket",
+		                 "--recompute, --micro-batches, --pipeline-schedule, --bucket, "
+		                 "--offload-optimizer, --offload-weights and --tile",
 		                 name);
 	return TESS_OK;
 }

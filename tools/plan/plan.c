@@ -34,6 +34,12 @@ static const struct tess_tool_option training_options[] = {
 	  AT(sequence), .lo = 1, .hi = 1 << 24 },
 	{ "optimizer", NULL, "optimizer (default: adamw)", AT(optimizer), .lo = TESS_ADAMW,
 	  .hi = TESS_SGD, .get_name = name_planned_optimizer },
+	{ "offload-optimizer", NULL,
+	  "search also strategies with the optimizer's state in files (default: if nothing fits)",
+	  AT(offload_optimizer) },
+	{ "offload-weights", NULL,
+	  "search also strategies with weights, gradients and state in files",
+	  AT(offload_weights) },
 	{ 0 },
 };
 static const struct tess_tool_option generation_options[] = {
@@ -77,9 +83,10 @@ static tess_status parse_plan_options(int argc, char **argv, struct plan_options
 		                 "`tessera bench machine --out FILE`");
 	if (!a->ranks && !a->strategies)
 		return tess_fail(TESS_EINVAL, "-n is missing: the number of ranks");
-	if (!a->train && (a->sequence || a->optimizer))
-		return tess_fail(TESS_EINVAL,
-		                 "--sequence and --optimizer are of training; add --train");
+	if (!a->train &&
+	    (a->sequence || a->optimizer || a->offload_optimizer || a->offload_weights))
+		return tess_fail(TESS_EINVAL, "--sequence, --optimizer, --offload-optimizer and "
+		                              "--offload-weights are of training; add --train");
 	if (a->train && (a->prompt || a->tokens))
 		return tess_fail(TESS_EINVAL, "--prompt-tokens and --max-tokens are of "
 		                              "generation; leave out --train");
@@ -97,7 +104,9 @@ static tess_status open_planner_of(const struct plan_options *a, struct tess_pla
 		                                .prompt = a->prompt,
 		                                .tokens = a->tokens,
 		                                .optimizer = a->optimizer,
-		                                .styles = a->styles };
+		                                .styles = a->styles,
+		                                .offload_optimizer = a->offload_optimizer,
+		                                .offload_weights = a->offload_weights };
 
 	return tess_planner_open(a->model, &o, out);
 }
@@ -140,7 +149,7 @@ static tess_status predict_lines(struct tess_planner *p, const char *path)
 
 	while (!st && (len = getline(&line, &room, f)) > 0) {
 		st = predict_line(p, line);
-		if (st == TESS_EINVAL || st == TESS_ENOENT)
+		if (st == TESS_EINVAL || st == TESS_ENOENT || st == TESS_ENOTSUP)
 			st = print_refusal();
 	}
 	free(line);

@@ -9,7 +9,7 @@
 
 static const char *const times[TESS_TIMES] = { "products",    "attention", "memory", "latency",
 	                                       "collectives", "gradients", "sends",  "bubble",
-	                                       "optimizer",   "fixed" };
+	                                       "optimizer",   "fixed",     "disk" };
 static const char *const memories[TESS_MEMORIES] = {
 	"weights", "gradients", "optimizer", "step", "gathered", "loss", "cache", "fixed"
 };
@@ -218,7 +218,10 @@ static void print_verdict(const struct tess_forecast *a, const struct tess_forec
 
 	for (int32_t i = 0; i < TESS_MEMORIES; i++)
 		most = b->holds[i] > b->holds[most] ? i : most;
-	if (!b->fits)
+	if (!b->fits && b->memory <= b->limit)
+		printf("considered: does not fit, the files of a rank have %s of %s of the disk; ",
+		       format_held_bytes(b->disk, bytes), format_held_bytes(b->disk_limit, limit));
+	else if (!b->fits)
 		printf("considered: does not fit, a rank holds %s of %s, most of it %s; ",
 		       format_held_bytes(b->memory, bytes), format_held_bytes(b->limit, limit),
 		       names[most]);
@@ -246,6 +249,11 @@ void plan_print_comparison(const struct tess_forecast *a, const struct tess_fore
 		if (a->holds[i] > 0 || b->holds[i] > 0)
 			print_memory(memories[i], a->holds[i], b->holds[i]);
 	print_memory("memory", a->memory, b->memory);
+	if (a->disk > 0 || b->disk > 0) {
+		print_memory("files", a->disk, b->disk);
+		print_memory("read a step", a->disk_read, b->disk_read);
+		print_memory("written a step", a->disk_written, b->disk_written);
+	}
 	print_verdict(a, b, c, n);
 }
 
@@ -287,6 +295,11 @@ tess_status plan_print_json(const struct tess_forecast *f)
 	              "memory", f->memory, "limit", f->limit, "holds",
 	              list_terms(f->holds, memories, TESS_MEMORIES), "sent", f->sent, "bound",
 	              f->bound, "mean_error", f->error);
+	if (o && f->disk > 0)
+		json_object_set_new(o, "disk",
+		                    json_pack("{s:f, s:f, s:f, s:f}", "bytes", f->disk, "limit",
+		                              f->disk_limit, "read", f->disk_read, "written",
+		                              f->disk_written));
 	line = o ? json_dumps(o, JSON_REAL_PRECISION(9)) : NULL;
 	if (line)
 		puts(line);

@@ -1,6 +1,6 @@
 /*
  * test_cost.c - the bytes and FLOPs of ops by hand; machine files and what they are refused for;
- * rates and links; and the time of steps whose started calls overlap with ops.
+ * rates and links; and the time of steps whose started calls and transfers overlap with ops.
  */
 #include "core/base/status.h"
 #include "nn/cost/step_time.h"
@@ -346,6 +346,55 @@ START_TEST(started_calls_overlap)
 }
 END_TEST
 
+/* ---- files ----------------------------------------------------------------------------------- */
+
+#define DISK ",\"disk\":{\"read\":100,\"write\":50}"
+
+/* Returns the time of a transfer of 25 f32 elements, the product, and the wait for the transfer. */
+static struct tess_step_time measure_transfer(const struct tess_machine *m, bool writes)
+{
+	const struct tess_weight weight = { .dtype = TESS_F32 };
+	struct overlapped o;
+
+	make_overlapped(&o, -1, true);
+	o.step[0] = (struct tess_step){
+		.kind = TESS_STEP_TRANSFER,
+		.started = true,
+		.transfer = { .weight = &weight, .what = TESS_GRADIENT, .n = 25, .writes = writes },
+	};
+	return measure_overlapped(m, &o);
+}
+
+/* 100 bytes of two ranks of a host take 2 s to read, and 4 s to write, beside 0.26 to 1 s. */
+START_TEST(transfers_overlap)
+{
+	struct tess_machine *m = open_machine(FILE_OF(DEVICE "," RATES, LINKS, DISK)),
+			    *fast = open_machine(
+				    FILE_OF(DEVICE "," RATES, LINKS,
+	                                    ",\"disk\":{\"read\":1e15,\"write\":1e15}"));
+	struct tess_step_time t;
+	double compute;
+
+	tess_machine_choose(m, 2, true);
+	tess_machine_choose(fast, 2, true);
+	t = measure_transfer(fast, false);
+	compute = t.seconds;
+	ck_assert(compute > 0.25 && compute < 1 && t.term[TESS_TERM_DISK] == 0);
+	t = measure_transfer(m, false);
+	ck_assert(is_near(t.seconds, 2) && is_near(t.term[TESS_TERM_DISK], 2 - compute));
+	t = measure_transfer(m, true);
+	ck_assert(is_near(t.seconds, 4) && is_near(t.term[TESS_TERM_DISK], 4 - compute));
+	tess_machine_choose(m, 1, true);
+	ck_assert(is_near(measure_transfer(m, false).seconds, 1));
+	/* ten buckets: the last change, or the first read and the last write, is not hidden */
+	ck_assert(is_near(tess_update_wait_time(1, 5, 10), 4.1));
+	ck_assert(is_near(tess_update_wait_time(5, 1, 10), 0.1));
+	ck_assert(tess_update_wait_time(5, 0, 10) == 0);
+	tess_machine_close(m);
+	tess_machine_close(fast);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -362,6 +411,7 @@ int main(void)
 	tcase_add_test(t, links_of_levels);
 	tcase_add_test(t, links_beyond_caches);
 	tcase_add_test(t, started_calls_overlap);
+	tcase_add_test(t, transfers_overlap);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;

@@ -1,0 +1,134 @@
+/* explain_disk.c - what each rank keeps in files, and what a step of training moves. */
+#include "api/explaining.h"
+#include "core/base/status.h"
+#include "nn/train/update.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+_Static_assert((int)TESS_DISK_KINDS == (int)TESS_TRAFFIC_KINDS, "kinds of what is in files");
+
+int64_t tess_explaining_count_micro_batches(const struct explanation *x)
+{
+	int64_t n = x->training ? x->training->micro_batches : 0;
+
+	return x->pipeline ? x->pipeline->nmicro : n ? n : 1;
+}
+
+void tess_explaining_measure_files(const struct explanation *x, const struct tess_rank_program *l,
+                                   const struct tess_offload_layout *files,
+                                   struct explained_pages *pages)
+{
+	struct tess_explained_rank *out = &pages->rank;
+	struct tess_traffic all = { 0 };
+
+	out->weights_disk = files->bytes[TESS_REST];
+	out->state_disk = files->bytes[TESS_STATE];
+	if (!out->weights_disk && !out->state_disk)
+		return;
+	out->transfer = tess_update_count_bytes(files);
+	for (int32_t i = 0; i < l->nsteps; i++)
+		if (l->step[i]->kind == TESS_STEP_TRANSFER)
+			tess_traffic_add_transfer(&l->step[i]->transfer, &pages->micro);
+	tess_traffic_add_rest(files, &pages->rest);
+	tess_traffic_add_update(files, &pages->update);
+	tess_traffic_add_times(&pages->micro, (uint64_t)tess_explaining_count_micro_batches(x),
+	                       &all);
+	if (files->program->training->accumulate)
+		tess_traffic_add_first(files, &pages->first);
+	tess_traffic_subtract(&pages->first, &all);
+	tess_traffic_add_times(&pages->rest, 1, &all);
+	tess_traffic_add_times(&pages->update, 1, &all);
+	memcpy(out->disk_read, all.read, sizeof out->disk_read);
+	memcpy(out->disk_written, all.written, sizeof out->disk_written);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+/* Returns whether an option names a folder: "disk" is one that a strategy does not name. */
+static bool is_folder(const char *option)
+{
+	return tess_location_parse(option) == TESS_LOCATION_DISK && strcmp(option, "disk") != 0;
+}
+
+static tess_status check_offload_device(const struct explanation *x, const char *name,
+                                        const char *option)
+{
+	const struct tess_device *device = x->model.device;
+
+	return !option || !device || device->mem == TESS_HOST
+	               ? TESS_OK
+	               : tess_fail(TESS_ENOTSUP,
+	                           "--%s %s: device %s has memory of its own, with which it is not "
+	                           "supported; leave it out, or use a device of host memory",
+	                           name, option, device->name);
+}
+
+tess_status tess_explaining_check_offload(const struct explanation *x)
+{
+	const struct tess_trainer_options *o = x->training;
+	tess_status st = TESS_OK;
+
+	if (o)
+		st = check_offload_device(x, "offload-optimizer", o->offload_optimizer);
+	if (o && !st)
+		st = check_offload_device(x, "offload-weights", o->offload_weights);
+	return st;
+}
+
+struct offload_folder {
+	const char *dir; /* NULL: none */
+	struct stat about;
+	struct statvfs space;
+	uint64_t bytes; /* that all ranks need there */
+};
+
+static tess_status open_offload_folder(const char *name, const char *dir,
+                                       struct offload_folder *out)
+{
+	out->dir = dir;
+	return !stat(dir, &out->about) && S_ISDIR(out->about.st_mode) && !statvfs(dir, &out->space)
+	               ? TESS_OK
+	               : tess_fail(TESS_EIO,
+	                           "--%s %s: not a folder here: %s; name one, or \"disk\" for a "
+	                           "folder of another host, whose space is not checked",
+	                           name, dir, strerror(errno ? errno : ENOTDIR));
+}
+
+static tess_status check_folder_space(const struct explanation *x, const struct offload_folder *f)
+{
+	uint64_t available = f->dir ? (uint64_t)f->space.f_bavail * f->space.f_frsize : 0;
+
+	if (!f->dir || f->bytes <= available)
+		return TESS_OK;
+	return tess_fail(TESS_ENOMEM,
+	                 "%s: %d rank%s need%s files of %llu bytes together there, and %llu bytes "
+	                 "are free; free space, or offload to a larger file system",
+	                 f->dir, (int)x->e.nranks, x->e.nranks == 1 ? "" : "s",
+	                 x->e.nranks == 1 ? "s" : "", (unsigned long long)f->bytes,
+	                 (unsigned long long)available);
+}
+
+tess_status tess_explaining_check_space(const struct explanation *x)
+{
+	const struct tess_trainer_options *o = x->training;
+	struct offload_folder weights = { 0 }, state = { 0 };
+	tess_status st = TESS_OK;
+
+	if (o && is_folder(o->offload_weights))
+		st = open_offload_folder("offload-weights", o->offload_weights, &weights);
+	if (o && !st && is_folder(o->offload_optimizer))
+		st = open_offload_folder("offload-optimizer", o->offload_optimizer, &state);
+	if (st)
+		return st;
+	for (int32_t r = 0; r < x->e.nranks; r++) {
+		weights.bytes += x->e.ranks[r]->weights_disk;
+		state.bytes += x->e.ranks[r]->state_disk;
+	}
+	if (weights.dir && state.dir && weights.about.st_dev == state.about.st_dev)
+		weights.bytes = state.bytes += weights.bytes;
+	st = check_folder_space(x, &weights);
+	return st ? st : check_folder_space(x, &state);
+}

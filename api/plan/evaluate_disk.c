@@ -1,0 +1,85 @@
+/* evaluate_disk.c - predicts what files of ranks take: bytes, and time of the disk. */
+#include "api/plan/evaluation.h"
+#include "core/base/status.h"
+
+static bool is_in_files(const struct tess_explained_rank *k)
+{
+	return k->weights_disk || k->state_disk;
+}
+
+tess_status evaluation_check_disk(const struct evaluation *e)
+{
+	const struct tess_machine *m = e->planner->machine;
+	int32_t r = 0;
+
+	while (r < e->x.e.nranks && !is_in_files(e->x.e.ranks[r]))
+		r++;
+	if (r == e->x.e.nranks || (m->disk_read > 0 && m->disk_write > 0))
+		return TESS_OK;
+	return tess_fail(
+		TESS_EINVAL,
+		"machine %s has no rates of a disk, on which the strategy keeps values; add "
+		"\"disk\": {\"read\": ..., \"write\": ...} to its file, in bytes a second",
+		m->name);
+}
+
+static double sum_moved(const uint64_t bytes[TESS_DISK_KINDS])
+{
+	double sum = 0;
+
+	for (int32_t i = 0; i < TESS_DISK_KINDS; i++)
+		sum += (double)bytes[i];
+	return sum;
+}
+
+void evaluation_measure_files(struct evaluation *e)
+{
+	const struct tess_machine *m = e->planner->machine;
+	struct tess_forecast *f = e->out;
+
+	for (int32_t r = 0; r < e->x.e.nranks; r++) {
+		const struct tess_explained_rank *k = e->x.e.ranks[r];
+		double bytes = (double)(k->weights_disk + k->state_disk);
+		double read = sum_moved(k->disk_read), written = sum_moved(k->disk_written);
+
+		f->disk = bytes > f->disk ? bytes : f->disk;
+		f->disk_read = read > f->disk_read ? read : f->disk_read;
+		f->disk_written = written > f->disk_written ? written : f->disk_written;
+	}
+	f->disk_limit = m->disk_ranks ? m->disk_size / m->disk_ranks : m->disk_size;
+}
+
+/* Returns the longest time of a kind of traffic of a rank; at: its offset in explained_pages. */
+static double find_longest(const struct evaluation *e, size_t at)
+{
+	double most = 0;
+
+	for (int32_t r = 0; r < e->x.e.nranks; r++) {
+		const char *pages = (const char *)e->x.e.ranks[r];
+		double seconds = tess_traffic_time(e->planner->machine,
+		                                   (const struct tess_traffic *)(pages + at));
+
+		most = seconds > most ? seconds : most;
+	}
+	return most * e->planner->machine->time[TESS_TERM_DISK];
+}
+
+double evaluation_time_micro_files(const struct evaluation *e)
+{
+	return find_longest(e, offsetof(struct explained_pages, micro));
+}
+
+double evaluation_time_first_files(const struct evaluation *e)
+{
+	return find_longest(e, offsetof(struct explained_pages, first));
+}
+
+double evaluation_time_rest_files(const struct evaluation *e)
+{
+	return find_longest(e, offsetof(struct explained_pages, rest));
+}
+
+double evaluation_time_update_files(const struct evaluation *e)
+{
+	return find_longest(e, offsetof(struct explained_pages, update));
+}

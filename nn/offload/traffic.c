@@ -1,0 +1,135 @@
+#include "nn/offload/traffic.h"
+
+#include <tessera/reduce.h>
+
+/* Returns the kind of a value, by the file that contains it. */
+static int32_t find_traffic_kind(int32_t what, int32_t file)
+{
+	return what == TESS_GRADIENT ? TESS_TRAFFIC_GRADIENTS
+	       : file == TESS_REST   ? TESS_TRAFFIC_WEIGHTS
+	                             : TESS_TRAFFIC_STATE;
+}
+
+static uint64_t count_moved_bytes(const struct tess_weight *w, int32_t what, int64_t n)
+{
+	return (uint64_t)n * (what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float));
+}
+
+void tess_traffic_add_transfer(const struct tess_transfer *t, struct tess_traffic *sum)
+{
+	bool rest = t->what == TESS_WEIGHT || t->what == TESS_GRADIENT;
+	int32_t kind = find_traffic_kind(t->what, rest ? TESS_REST : TESS_STATE);
+	uint64_t *to = t->writes ? sum->written : sum->read;
+
+	to[kind] += count_moved_bytes(t->weight, t->what, t->n);
+}
+
+void tess_traffic_add_times(const struct tess_traffic *a, uint64_t times, struct tess_traffic *sum)
+{
+	for (int32_t i = 0; i < TESS_TRAFFIC_KINDS; i++) {
+		sum->read[i] += times * a->read[i];
+		sum->written[i] += times * a->written[i];
+	}
+}
+
+void tess_traffic_subtract(const struct tess_traffic *a, struct tess_traffic *sum)
+{
+	for (int32_t i = 0; i < TESS_TRAFFIC_KINDS; i++) {
+		sum->read[i] -= a->read[i];
+		sum->written[i] -= a->written[i];
+	}
+}
+
+/* Returns the bytes of the gradient that a rank has in its file for a weight. */
+static uint64_t count_gradient_bytes(const struct tess_offload_layout *files,
+                                     const struct tess_weight *w)
+{
+	const struct tess_weight *home = w->table ? w->table : w;
+	int64_t n = tess_weight_get_kept(files->program, home, files->rank, TESS_STATE).len;
+
+	return files->weight[w->index].has_gradient ? (uint64_t)n * sizeof(float) : 0;
+}
+
+void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess_traffic *sum)
+{
+	for (int32_t i = 0; i < files->program->nweights; i++)
+		sum->read[TESS_TRAFFIC_GRADIENTS] +=
+			count_gradient_bytes(files, files->program->weight[i]);
+}
+
+/* ---- the end of a step ----------------------------------------------------------------------- */
+
+/* Adds the update of one weight, as nn/train/update.c does it. */
+static void add_updated_weight(const struct tess_offload_layout *files, const struct tess_weight *w,
+                               struct tess_traffic *sum)
+{
+	int64_t n = tess_weight_get_kept(files->program, w, files->rank, TESS_STATE).len;
+
+	for (int32_t what = TESS_WEIGHT; what < TESS_MOMENT1 + files->moments && n; what++) {
+		uint64_t bytes = count_moved_bytes(w, what, n);
+		struct tess_stored_run run;
+		int32_t kind;
+
+		if ((what == TESS_WEIGHT && w->dtype == TESS_F32) || /* its own master */
+		    !tess_offload_find(files, w, what, 0, n, &run))
+			continue;
+		kind = find_traffic_kind(what, run.file);
+		sum->read[kind] += what == TESS_WEIGHT ? 0 : bytes;
+		sum->written[kind] += what == TESS_GRADIENT ? 0 : bytes;
+	}
+}
+
+void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum)
+{
+	for (int32_t i = 0; i < files->program->nweights; i++)
+		if (files->weight[i].trained)
+			add_updated_weight(files, files->program->weight[i], sum);
+}
+
+/* Adds the weights of which each rank has updated a share, and all keep all elements. */
+static void add_gathered_weight(const struct tess_offload_layout *files,
+                                const struct tess_weight *w, struct tess_traffic *sum)
+{
+	const struct tess_program *p = files->program;
+	int64_t rest = tess_weight_get_kept(p, w, files->rank, TESS_REST).len;
+	int64_t own = tess_weight_get_kept(p, w, files->rank, TESS_STATE).len;
+
+	if (!files->weight[w->index].fetched || !files->weight[w->index].trained || !w->state_cut ||
+	    w->rest_cut)
+		return;
+	sum->read[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(w, TESS_WEIGHT, own);
+	sum->written[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(w, TESS_WEIGHT, rest - own);
+}
+
+/* Adds the gradient of a tied head, which is added to that of its table. */
+static void add_tied_gradient(const struct tess_offload_layout *files, const struct tess_weight *w,
+                              struct tess_traffic *sum)
+{
+	const struct tess_weight *table = tess_weight_get_table(w);
+	uint64_t bytes;
+
+	if (!table || !files->weight[w->index].has_gradient)
+		return;
+	if (tess_program_has_stage(files->program, files->rank, w->stage))
+		sum->read[TESS_TRAFFIC_GRADIENTS] += count_gradient_bytes(files, w);
+	bytes = count_gradient_bytes(files, table);
+	if (!tess_program_has_stage(files->program, files->rank, table->stage))
+		return;
+	sum->read[TESS_TRAFFIC_GRADIENTS] += bytes;
+	sum->written[TESS_TRAFFIC_GRADIENTS] += bytes;
+}
+
+void tess_traffic_add_rest(const struct tess_offload_layout *files, struct tess_traffic *sum)
+{
+	const struct tess_program *p = files->program;
+
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i];
+
+		add_tied_gradient(files, w, sum);
+		add_gathered_weight(files, w, sum);
+		if (files->weight[i].trained &&
+		    !tess_weight_get_copy(p, w, files->rank, TESS_STATE)) /* the norm */
+			sum->read[TESS_TRAFFIC_GRADIENTS] += count_gradient_bytes(files, w);
+	}
+}

@@ -1,0 +1,34 @@
+/*
+ * traffic.h - the bytes that a rank moves between memory and its files in a step of training,
+ * without those that blocks of the disk add at their ends.
+ */
+#ifndef TESS_NN_TRAFFIC_H
+#define TESS_NN_TRAFFIC_H
+
+#include "nn/offload/offload.h"
+
+enum { TESS_TRAFFIC_WEIGHTS, TESS_TRAFFIC_GRADIENTS, TESS_TRAFFIC_STATE, TESS_TRAFFIC_KINDS };
+struct tess_traffic { /* by TESS_TRAFFIC_... */
+	uint64_t read[TESS_TRAFFIC_KINDS], written[TESS_TRAFFIC_KINDS];
+};
+
+/* Adds a transfer. */
+void tess_traffic_add_transfer(const struct tess_transfer *t, struct tess_traffic *sum);
+/* Adds `times` times what `a` contains. */
+void tess_traffic_add_times(const struct tess_traffic *a, uint64_t times, struct tess_traffic *sum);
+/* Subtracts what `a` contains. */
+void tess_traffic_subtract(const struct tess_traffic *a, struct tess_traffic *sum);
+/*
+ * Adds the gradients that the first of several micro-batches does not read, since it adds to none:
+ * their programs are those of micro-batches that do.
+ */
+void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess_traffic *sum);
+/* Adds the update of the optimizer: it reads what it changes and gradients, and writes. */
+void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum);
+/*
+ * Adds what a step does with files between its micro-batches and its end in addition to the update:
+ * gradients of tied heads, the norm, and weights that are gathered from shares.
+ */
+void tess_traffic_add_rest(const struct tess_offload_layout *files, struct tess_traffic *sum);
+
+#endif
