@@ -359,6 +359,33 @@ START_TEST(bad_rows)
 }
 END_TEST
 
+/* An id with bytes of the header and of the answer counts. */
+START_TEST(ids_across_a_border)
+{
+	static const char rows[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+				   "{\"role\": \"assistant\", \"content\": \"\\n\\nHo\"}]}\n";
+	json_t *about = json_loads("{\"base\": \"gpt2\", \"set\": {}, \"eos\": "
+	                           "\"<|endoftext|>\"}",
+	                           0, NULL);
+	struct tess_dataset_options zephyr = apart;
+	int32_t ids[LONGEST], labels[LONGEST];
+	struct tess_dataset *d;
+	int64_t first = 0;
+
+	write_tokenizer(about);
+	json_decref(about);
+	zephyr.chat_template = "zephyr";
+	d = open_rows("rows.jsonl", rows, zephyr);
+	read_all(d, ids, labels);
+	tess_dataset_close(d);
+	while (labels[first] == -100)
+		first++;
+	ck_assert_int_eq(ids[first], 628); /* two line feeds, the first of the header */
+	ck_assert_int_eq(labels[first], 628);
+	ck_assert_int_eq(ids[first + 1], 198); /* the second one of the answer */
+}
+END_TEST
+
 /* Prompts and completions that are lists of messages count on the completion. */
 START_TEST(completions_of_messages)
 {
@@ -391,4 +418,5 @@ START_TEST(completions_of_messages)
 END_TEST
 
 SCRATCH_MAIN("dataset_rows", labels_are_those_of_trl, cut_rows_keep_labels, hash_has_labels,
-             plain_texts, rows_without_labels_are_skipped, bad_rows, completions_of_messages)
+             plain_texts, rows_without_labels_are_skipped, bad_rows, ids_across_a_border,
+             completions_of_messages)
