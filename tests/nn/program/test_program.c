@@ -339,7 +339,8 @@ static const struct refused_plan bad_plans[] = {
 	{ "no text", "{\"plan\":\"\"}", "plan: must be the name of a plan, such as " },
 	{ "an unknown key", "{\"plan\":\"tp\",\"lr\":1}",
 	  "the strategy: \"lr\" is no key of a strategy, which has plan, mesh, plan_overrides, "
-	  "micro_batches, pipeline_schedule, recompute, bucket, threads, predicted; among" },
+	  "micro_batches, pipeline_schedule, recompute, bucket, threads, "
+	  "offload_optimizer, offload_weights, tile, predicted; among" },
 	{ "a misspelt key", "{\"plan\":\"tp\",\"microbatches\":1}",
 	  "predicted; did you mean micro_batches?" },
 	{ "no mesh", "{\"plan\":\"tp\",\"mesh\":8}", "mesh: must be text, such as \"dp=2,tp=4\"" },

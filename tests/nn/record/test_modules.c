@@ -425,8 +425,7 @@ START_TEST(refuses)
 	expect_module_refused(0, "{\"block.m\":\"stored:type\"}",
 	                      "stores it as f64, where it is f32");
 	expect_module_refused(0, "{\"block.m\":\"stored:kind\"}", "by kind 3; use asis or shard");
-	expect_module_refused(0, "{\"block.m\":\"stored:disk\"}",
-	                      "on disk, which is not supported");
+	expect_module_refused(0, "{\"block.m\":\"stored:disk\"}", "on disk, which is for training");
 	expect_module_refused(0, "{\"block.m\":\"stored:location\"}", "use location 0 to 2");
 }
 END_TEST
