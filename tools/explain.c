@@ -18,9 +18,6 @@ struct explain_options {
 	bool program, storage, json, train;
 };
 
-enum { TILE_MIN = 1 << 12, TILE_STEPS = 4 }; /* bytes; parts of a power of two, as a power */
-#define TILE_AUTO UINT64_MAX
-
 /* ---- the command ----------------------------------------------------------------------------- */
 
 static const char *name_optimizer(int32_t kind)
@@ -59,9 +56,6 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		                 "--offload-weights %s: use \"files\", those of the checkpoint, or "
 		                 "with --train a folder, disk or host",
 		                 a->offload_weights);
-	if (a->tile == TILE_AUTO && !a->memory)
-		return tess_fail(TESS_EINVAL,
-		                 "--tile auto needs the memory of a rank: --memory SIZE");
 	if (a->train && a->session.weights)
 		return tess_fail(
 			TESS_EINVAL,
@@ -71,7 +65,7 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		return tess_fail(TESS_EINVAL,
 		                 "--tokens and --kv are of a step of inference; with --train give "
 		                 "--batch and --sequence");
-	return TESS_OK;
+	return tess_tool_check_tile(a->tile, a->memory);
 }
 
 #define AT(member) TESS_TOOL_AT(struct explain_options, member)
@@ -81,16 +75,6 @@ static const struct tess_tool_option inference_options[] = {
 	  .lo = 1, .hi = INT32_MAX },
 	{ 0 },
 };
-
-static tess_status parse_tile(const char *name, const char *text, void *to)
-{
-	uint64_t *tile = to;
-
-	if (strcmp(text, "auto"))
-		return tess_tool_parse_size(name, text, to);
-	*tile = TILE_AUTO;
-	return TESS_OK;
-}
 
 static const struct tess_tool_option training_options[] = {
 	{ "train", NULL, "explain a training step with its gradients and optimizer", AT(train) },
@@ -122,7 +106,7 @@ static const struct tess_tool_option training_options[] = {
 	{ "tile", "SIZE|auto",
 	  "maximum bytes of a weight that is gathered at once; auto: the largest with which a rank "
 	  "fits in --memory",
-	  .at = offsetof(struct explain_options, tile), .parse = parse_tile },
+	  .at = offsetof(struct explain_options, tile), .parse = tess_tool_parse_tile },
 	{ 0 },
 };
 
@@ -208,67 +192,41 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static tess_status explain_training(const struct explain_options *a, int32_t nmicro, uint64_t tile,
+static struct tess_trainer_options make_trainer_options(const struct explain_options *a,
+                                                        int32_t nmicro)
+{
+	return (struct tess_trainer_options){ .size = sizeof(struct tess_trainer_options),
+		                              .positions = a->session.positions,
+		                              .plan = a->session.plan,
+		                              .overrides = a->session.overrides.text,
+		                              .ignore_unexpected = a->session.ignore_unexpected,
+		                              .optimizer = a->optimizer,
+		                              .pipeline_schedule = a->schedule,
+		                              .recompute =
+		                                      a->recompute.n ? a->recompute.text : NULL,
+		                              .micro_batches = nmicro,
+		                              .offload_optimizer = a->offload_optimizer,
+		                              .offload_weights = a->offload_weights,
+		                              .tile = a->tile };
+}
+
+/* Explains a step, with --tile auto after a->tile is chosen for it. */
+static tess_status explain_training(struct explain_options *a, int32_t nmicro,
                                     struct tess_explanation **out)
 {
-	struct tess_trainer_options options = { .size = sizeof options,
-		                                .positions = a->session.positions,
-		                                .plan = a->session.plan,
-		                                .overrides = a->session.overrides.text,
-		                                .ignore_unexpected = a->session.ignore_unexpected,
-		                                .optimizer = a->optimizer,
-		                                .pipeline_schedule = a->schedule,
-		                                .recompute =
-		                                        a->recompute.n ? a->recompute.text : NULL,
-		                                .micro_batches = nmicro,
-		                                .offload_optimizer = a->offload_optimizer,
-		                                .offload_weights = a->offload_weights,
-		                                .tile = tile };
+	struct tess_tool_tiling t = { .model = a->session.model,
+		                      .mesh = a->session.mesh ? a->session.mesh : "tp",
+		                      .ranks = a->session.ranks,
+		                      .sequences = get_batch(a) / nmicro,
+		                      .length = a->sequence,
+		                      .options = make_trainer_options(a, nmicro),
+		                      .memory = a->memory };
+	tess_status st = a->tile == TESS_TOOL_TILE_AUTO ? tess_tool_find_tile(&t) : TESS_OK;
 
-	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
-	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
-	                             out);
-}
-
-/* Explains a step with a tile, and returns whether its fullest rank has enough memory. */
-static tess_status try_tile(const struct explain_options *a, int32_t nmicro, uint64_t tile,
-                            struct tess_explanation **out, bool *fits)
-{
-	tess_status st;
-
-	tess_explanation_free(*out);
-	*out = NULL;
-	st = explain_training(a, nmicro, tile, out);
-	*fits = !st && (*out)->total.total <= a->memory;
-	return st;
-}
-
-/*
- * Explains a step without tiles if that fits, else with the largest tile that does, or with the
- * smallest. Sets a->tile; 0: none.
- */
-static tess_status find_tile(struct explain_options *a, int32_t nmicro,
-                             struct tess_explanation **out)
-{
-	uint64_t most = TILE_MIN, step;
-	bool fits;
-	tess_status st = try_tile(a, nmicro, a->tile = 0, out, &fits);
-
-	if (st || fits)
-		return st;
-	while (most < (*out)->total.step) /* more than two of any weight: none is cut */
-		most *= 2;
-	for (a->tile = most; !st && !fits && a->tile > TILE_MIN;) {
-		a->tile /= 2;
-		st = try_tile(a, nmicro, a->tile, out, &fits);
-	}
-	for (step = a->tile / 2; !st && fits && step >= a->tile >> TILE_STEPS; step /= 2) {
-		bool more;
-
-		st = try_tile(a, nmicro, a->tile + step, out, &more);
-		a->tile += more ? step : 0;
-	}
-	return st ? st : try_tile(a, nmicro, a->tile, out, &fits);
+	a->tile = t.options.tile;
+	return st ? st
+	          : tess_explain_training(t.model, t.mesh, t.ranks, t.sequences, t.length,
+	                                  &t.options, out);
 }
 
 static tess_status explain_inference(const struct explain_options *a, struct tess_explanation **out)
@@ -331,10 +289,7 @@ static tess_status explain_micro_batch(struct explain_options *a, struct tess_ex
 		return st;
 	nmicro = *out ? (*out)->nmicro : a->micro ? a->micro : 1;
 	st = tess_tool_check_batch(&a->session, get_batch(a), nmicro);
-	if (st)
-		return st;
-	return a->tile == TILE_AUTO ? find_tile(a, nmicro, e)
-	                            : explain_training(a, nmicro, a->tile, e);
+	return st ? st : explain_training(a, nmicro, e);
 }
 
 static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,

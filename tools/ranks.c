@@ -112,22 +112,32 @@ tess_status tess_tool_set_flight(const char *dir, bool launched)
 	return tess_option_set("flight", dir);
 }
 
-tess_status tess_tool_check_training(const char *model, const char *mesh, int32_t n,
-                                     int64_t sequences, int64_t length,
-                                     const struct tess_trainer_options *options)
+tess_status tess_tool_explain_training(const char *model, const char *mesh, int32_t n,
+                                       int64_t sequences, int64_t length,
+                                       const struct tess_trainer_options *options,
+                                       struct tess_explanation **out)
 {
-	struct tess_explanation *e = NULL;
 	char *log = strdup(tess_option_get("log"));
 	tess_status st = log ? tess_option_set("log", "error")
 	                     : tess_fail(TESS_ENOMEM, "no memory for the value of TESSERA_LOG");
 
 	if (!st) /* rank 0 logs options without effect */
 		st = tess_explain_training(model, mesh ? mesh : "tp", n, sequences, length, options,
-		                           &e);
-	tess_explanation_free(e);
+		                           out);
 	if (log)
 		tess_option_set("log", log);
 	free(log);
+	return st;
+}
+
+tess_status tess_tool_check_training(const char *model, const char *mesh, int32_t n,
+                                     int64_t sequences, int64_t length,
+                                     const struct tess_trainer_options *options)
+{
+	struct tess_explanation *e = NULL;
+	tess_status st = tess_tool_explain_training(model, mesh, n, sequences, length, options, &e);
+
+	tess_explanation_free(e);
 	return st ? st : tess_trainer_check(options);
 }
 

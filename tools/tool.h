@@ -295,6 +295,36 @@ tess_status tess_tool_set_flight(const char *dir, bool launched);
 tess_status tess_tool_check_training(const char *model, const char *mesh, int32_t n,
                                      int64_t sequences, int64_t length,
                                      const struct tess_trainer_options *options);
+/* Does what tess_explain_training does, without the warnings that ranks print. */
+tess_status tess_tool_explain_training(const char *model, const char *mesh, int32_t n,
+                                       int64_t sequences, int64_t length,
+                                       const struct tess_trainer_options *options,
+                                       struct tess_explanation **out);
+
+/* ---- tile.c: --tile auto --------------------------------------------------------------------- */
+
+#define TESS_TOOL_TILE_AUTO UINT64_MAX
+/* Parses "auto" or a number of bytes, as a `parse` of --tile. Sets a uint64_t. */
+tess_status tess_tool_parse_tile(const char *name, const char *text, void *to);
+/* Refuses --tile auto without --memory, which is 0. */
+tess_status tess_tool_check_tile(uint64_t tile, uint64_t memory);
+struct tess_tool_tiling { /* a step, as tess_explain_training takes it */
+	const char *model, *mesh; /* mesh: NULL is "tp" */
+	int32_t ranks;
+	int64_t sequences, length;
+	struct tess_trainer_options options; /* tile: set, 0 if the step fits without tiles */
+	uint64_t memory; /* bytes of a rank */
+	uint64_t
+		used; /* set: bytes of the fullest rank with this tile; the step fits up to memory */
+	int32_t rank; /* set: the first of the fullest ranks */
+};
+/*
+ * Finds the largest tile with which a step fits in the memory of each rank; if none does, the one
+ * that needs the least. Explains about ten steps. The result depends on *t, the checkpoint and
+ * TESSERA_* alone.
+ */
+tess_status tess_tool_find_tile(struct tess_tool_tiling *t);
+
 /* Runs run(world, arg) as one rank of a launched job. n: the value of -n, or 0. */
 tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
                                void *arg);

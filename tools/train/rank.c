@@ -193,13 +193,29 @@ static tess_status open_train_run(struct train_run *r)
 	               : tess_fail(TESS_ENOMEM, "out of memory for a batch");
 }
 
+/* Takes the tile of --tile auto that rank 0 chooses, unless the command has, of ranks as threads. */
+static tess_status share_tile(struct tess_world *world, struct train_options *a)
+{
+	tess_status st = TESS_OK;
+
+	if (a->tile != TESS_TOOL_TILE_AUTO)
+		return TESS_OK;
+	if (tess_world_rank(world) == 0)
+		st = train_choose_tile(a, tess_world_size(world), true);
+	return st ? st
+	          : tess_broadcast(tess_world_group(world), &a->tile, sizeof a->tile, TESS_I8, 0,
+	                           "train:tile");
+}
+
 tess_status train_run_rank(struct tess_world *world, void *options)
 {
 	struct train_run r = { .options = options, .world = world };
 	tess_status st;
 
 	catch_train_interrupt(&r);
-	st = open_train_run(&r);
+	st = share_tile(world, options);
+	if (!st)
+		st = open_train_run(&r);
 	if (!st)
 		st = tess_world_rank(world) == 0 ? train_drive(&r) : follow_commands(&r);
 	if (st && !r.failed)

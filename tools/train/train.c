@@ -75,6 +75,8 @@ static tess_status choose_micro_batches(struct train_options *a)
 /* Refuses options that contradict each other. */
 static tess_status check_train_options(const struct train_options *a)
 {
+	tess_status st;
+
 	if (!a->data.n)
 		return tess_fail(TESS_EINVAL, "no --data is given, a file of texts or ids");
 	if (!a->save && (a->save_every || a->restarts))
@@ -84,7 +86,12 @@ static tess_status check_train_options(const struct train_options *a)
 		return tess_fail(TESS_EINVAL, "--eval-every needs files: --eval-data FILE");
 	if (a->min_lr > a->lr)
 		return tess_fail(TESS_EINVAL, "--min-lr %g is above --lr %g", a->min_lr, a->lr);
-	return tess_tool_check_batch(&a->session, a->batch, a->micro);
+	if (a->memory && a->tile != TESS_TOOL_TILE_AUTO)
+		return tess_fail(TESS_EINVAL,
+		                 "--memory is what --tile auto keeps to; add that, or leave out "
+		                 "--memory");
+	st = tess_tool_check_tile(a->tile, a->memory);
+	return st ? st : tess_tool_check_batch(&a->session, a->batch, a->micro);
 }
 
 static const struct tess_tool_option rank_options[] = {
@@ -102,8 +109,13 @@ static const struct tess_tool_option step_memory_options[] = {
 	  AT(offload_optimizer) },
 	{ "offload-weights", "DIR|host",
 	  "keep weights between their uses, and gradients, in files in DIR", AT(offload_weights) },
-	{ "tile", "SIZE", "maximum bytes of a weight that is gathered or fetched at once",
-	  AT(tile) },
+	{ "tile", "SIZE|auto",
+	  "maximum bytes of a weight that is gathered or fetched at once; auto: the largest with "
+	  "which a rank fits in --memory",
+	  .at = offsetof(struct train_options, tile), .parse = tess_tool_parse_tile },
+	{ "memory", "SIZE",
+	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB: --tile auto keeps to it",
+	  .at = offsetof(struct train_options, memory), .parse = tess_tool_parse_memory },
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",
 	  AT(recompute) },
@@ -218,9 +230,22 @@ static tess_status check_train_files(const struct train_options *a)
 	return st ? st : train_check_directory(a, resumed);
 }
 
+/* Checks the step that all ranks would refuse, with the tile of --tile auto. */
+static tess_status check_step(struct train_options *a)
+{
+	bool threads = !a->restarts && tess_tool_has_threads(a->session.ranks);
+	tess_status st = a->tile == TESS_TOOL_TILE_AUTO
+	                         ? train_choose_tile(a, a->session.ranks, threads)
+	                         : TESS_OK;
+	struct tess_trainer_options options = train_make_options(a);
+
+	return st ? st
+	          : tess_tool_check_training(a->session.model, a->session.mesh, a->session.ranks,
+	                                     a->batch / a->micro, a->rows.sequence, &options);
+}
+
 static tess_status run_train(struct train_options *a, char **argv, int *exit_status)
 {
-	struct tess_trainer_options options = train_make_options(a);
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
@@ -233,8 +258,7 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 	if (!st)
 		st = check_train_files(a);
 	if (!st)
-		st = tess_tool_check_training(a->session.model, a->session.mesh, a->session.ranks,
-		                              a->batch / a->micro, a->rows.sequence, &options);
+		st = check_step(a);
 	if (st)
 		return st;
 	if (a->restarts) /* threads cannot be restarted */

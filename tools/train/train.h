@@ -18,13 +18,19 @@ struct train_options {
 	int32_t eval_every, save_every, keep, restarts;
 	double lr, min_lr, betas[2], eps, momentum, weight_decay, clip, aux_loss, dropout;
 	int64_t seed;
-	uint64_t bucket, tile;
+	uint64_t bucket, tile, memory; /* memory: of a rank; 0: not given */
 	const char *save, *resume, *log, *curve, *flight, *pipeline_schedule;
 	const char *offload_optimizer, *offload_weights; /* a folder, or "host" */
 };
 
 /* Returns the options of the trainer; borrows from `a`. */
 struct tess_trainer_options train_make_options(const struct train_options *a);
+
+/*
+ * Chooses a->tile for --tile auto on n ranks, and prints it if `print`. Refuses a step that does
+ * not fit in a->memory.
+ */
+tess_status train_choose_tile(struct train_options *a, int32_t n, bool print);
 
 /* Runs one rank, from loading to the last step. Reports a failure to the other ranks. */
 tess_status train_run_rank(struct tess_world *world, void *options);
