@@ -1,30 +1,32 @@
 /* tile.c - the tile that `tessera train --tile auto` takes. */
 #include "train.h"
 
-/* Prints the tile: its bytes, which --tile takes, and what the fullest rank needs. */
-static void print_tile(const struct tess_tool_tiling *t)
+/* Writes the tile that the step has: without one of its own, that of the strategy. */
+static void format_tile(const struct train_options *a, const struct tess_tool_tiling *t,
+                        char text[64])
 {
-	char tile[64] = "auto: no tiles";
+	const struct tess_strategy *s = a->session.strategy;
+	uint64_t tile = t->options.tile || !s ? t->options.tile : s->tile;
 
-	if (t->options.tile)
-		snprintf(tile, sizeof tile, "%llu, by auto", (unsigned long long)t->options.tile);
-	fprintf(stderr, "tessera train: --tile %s: rank %d, the fullest, needs %.1f of %.1f MiB\n",
+	snprintf(text, 64, tile ? "a tile of %llu bytes" : "no tiles", (unsigned long long)tile);
+}
+
+static void print_tile(const struct tess_tool_tiling *t, const char *tile)
+{
+	fprintf(stderr,
+	        "tessera train: --tile auto takes %s: rank %d, the fullest, needs %.1f of %.1f "
+	        "MiB\n",
 	        tile, (int)t->rank, (double)t->used / 1048576, (double)t->memory / 1048576);
 }
 
-static tess_status refuse_memory(const struct tess_tool_tiling *t)
+static tess_status refuse_memory(const struct tess_tool_tiling *t, const char *tile)
 {
-	char tile[64] = "without tiles";
-
-	if (t->options.tile)
-		snprintf(tile, sizeof tile, "with --tile %llu",
-		         (unsigned long long)t->options.tile);
-	return tess_fail(
-		TESS_ENOMEM,
-		"--memory: rank %d needs %.1f MiB at least, %s, and has %.1f MiB; use more "
-		"ranks or --micro-batches, a shorter --sequence, --recompute, "
-		"--offload-optimizer or --offload-weights",
-		(int)t->rank, (double)t->used / 1048576, tile, (double)t->memory / 1048576);
+	return tess_fail(TESS_ENOMEM,
+	                 "--tile auto: rank %d needs at least %.1f MiB, with %s: %llu bytes more "
+	                 "than --memory; use more ranks or --micro-batches, a shorter --sequence, "
+	                 "--recompute, --offload-optimizer or --offload-weights",
+	                 (int)t->rank, (double)t->used / 1048576, tile,
+	                 (unsigned long long)(t->used - t->memory));
 }
 
 tess_status train_choose_tile(struct train_options *a, int32_t n, bool print)
@@ -36,14 +38,16 @@ tess_status train_choose_tile(struct train_options *a, int32_t n, bool print)
 		                      .length = a->rows.sequence,
 		                      .options = train_make_options(a),
 		                      .memory = a->memory };
+	char tile[64];
 	tess_status st = tess_tool_find_tile(&t);
 
-	if (!st && t.used > t.memory)
-		st = refuse_memory(&t);
 	if (st)
 		return st;
+	format_tile(a, &t, tile);
+	if (t.used > t.memory)
+		return refuse_memory(&t, tile);
 	a->tile = t.options.tile;
 	if (print)
-		print_tile(&t);
+		print_tile(&t, tile);
 	return TESS_OK;
 }
