@@ -192,8 +192,8 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static struct tess_trainer_options make_trainer_options(const struct explain_options *a,
-                                                        int32_t nmicro)
+static struct tess_trainer_options make_explained_options(const struct explain_options *a,
+                                                          int32_t nmicro)
 {
 	return (struct tess_trainer_options){ .size = sizeof(struct tess_trainer_options),
 		                              .positions = a->session.positions,
@@ -219,7 +219,7 @@ static tess_status explain_training(struct explain_options *a, int32_t nmicro,
 		                      .ranks = a->session.ranks,
 		                      .sequences = get_batch(a) / nmicro,
 		                      .length = a->sequence,
-		                      .options = make_trainer_options(a, nmicro),
+		                      .options = make_explained_options(a, nmicro),
 		                      .memory = a->memory };
 	tess_status st = a->tile == TESS_TOOL_TILE_AUTO ? tess_tool_find_tile(&t) : TESS_OK;
 

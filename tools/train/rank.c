@@ -193,7 +193,7 @@ static tess_status open_train_run(struct train_run *r)
 	               : tess_fail(TESS_ENOMEM, "out of memory for a batch");
 }
 
-/* Takes the tile of --tile auto that rank 0 chooses, unless the command has, of ranks as threads. */
+/* Takes the tile of --tile auto that rank 0 chooses. The command has chosen it for threads. */
 static tess_status share_tile(struct tess_world *world, struct train_options *a)
 {
 	tess_status st = TESS_OK;

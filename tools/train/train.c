@@ -231,7 +231,7 @@ static tess_status check_train_files(const struct train_options *a)
 }
 
 /* Checks the step that all ranks would refuse, with the tile of --tile auto. */
-static tess_status check_step(struct train_options *a)
+static tess_status check_train_step(struct train_options *a)
 {
 	bool threads = !a->restarts && tess_tool_has_threads(a->session.ranks);
 	tess_status st = a->tile == TESS_TOOL_TILE_AUTO
@@ -258,7 +258,7 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 	if (!st)
 		st = check_train_files(a);
 	if (!st)
-		st = check_step(a);
+		st = check_train_step(a);
 	if (st)
 		return st;
 	if (a->restarts) /* threads cannot be restarted */
