@@ -21,6 +21,8 @@ enum tess_chat_flag {
 	TESS_CHAT_STRIP_USER = 1 << 1,
 	TESS_CHAT_STRIP_ASSISTANT = 1 << 2,
 	TESS_CHAT_STRIP = 7,
+	/* A leading system message is stripped, later ones are not. */
+	TESS_CHAT_STRIP_FIRST = 1 << 27,
 	/* After a leading system message, user and assistant alternate, from user on. */
 	TESS_CHAT_ALTERNATE = 1 << 3,
 	/* System messages: none; only as first message; joined by empty lines at the beginning;
@@ -148,6 +150,7 @@ struct tess_chat_view tess_chat_take_thinking(struct tess_chat_view content,
 void tess_chat_answer_qwen3(struct tess_chat_writer *w, int64_t i);
 void tess_chat_answer_qwq(struct tess_chat_writer *w, int64_t i);
 void tess_chat_answer_seed(struct tess_chat_writer *w, int64_t i);
+void tess_chat_answer_exaone(struct tess_chat_writer *w, int64_t i);
 void tess_chat_answer_deepseek31(struct tess_chat_writer *w, int64_t i);
 void tess_chat_answer_gpt_oss(struct tess_chat_writer *w, int64_t i);
 void tess_chat_render_glm45(struct tess_chat_writer *w);

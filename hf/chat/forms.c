@@ -187,6 +187,18 @@ const struct tess_chat_form tess_chat_forms[] = {
 		.end = "<|eot_id|>",
 		.flags = TESS_CHAT_STRIP,
 	},
+	{
+		.name = "llama4",
+		.sha256 = SHA256(
+			"9bcc2b35f15730186459ff95c30804d7b97eeb97360b71b432f5564aab789f04"),
+		.head = TESS_CHAT_BOS,
+		.system = { "<|header_start|>system<|header_end|>\n\n", "<|eot|>" },
+		.user = { "<|header_start|>user<|header_end|>\n\n", "<|eot|>" },
+		.assistant = { "<|header_start|>assistant<|header_end|>\n\n", "<|eot|>" },
+		.prompt = "<|header_start|>assistant<|header_end|>\n\n",
+		.end = "<|eot|>",
+		.flags = TESS_CHAT_STRIP_FIRST | TESS_CHAT_PARTS,
+	},
 	/* ---- Mistral ------------------------------------------------------------------------- */
 	{
 		.name = "mistral-v0.1",
@@ -545,6 +557,17 @@ const struct tess_chat_form tess_chat_forms[] = {
 		.prompt = "<seed:bos>assistant\n",
 		.end = "<seed:eos>",
 		.answer = tess_chat_answer_seed,
+	},
+	{
+		.name = "exaone4",
+		.sha256 = SHA256(
+			"de64119ec8394ec3619221283a05fc8019c9a319cbdf2a471fe1ee8c36119616"),
+		.system = { "[|system|]\n", "[|endofturn|]\n" },
+		.user = { "[|user|]\n", "[|endofturn|]\n" },
+		.assistant = { "[|assistant|]\n<think>\n\n</think>\n\n", "[|endofturn|]\n" },
+		.prompt = "[|assistant|]\n<think>\n\n</think>\n\n",
+		.end = "[|endofturn|]",
+		.answer = tess_chat_answer_exaone,
 	},
 	{
 		.name = "olmo2",

@@ -205,7 +205,8 @@ static bool put_beginning(struct tess_chat_writer *w, int64_t system)
 	if (system < 0 || (empty && has_flag(w, TESS_CHAT_EMPTY_IS_BARE)))
 		tess_chat_put(w, f->bare);
 	else if (!empty || !has_flag(w, TESS_CHAT_SKIP_EMPTY | TESS_CHAT_SKIP_EMPTY_SYSTEM))
-		put_wrapped(w, wrap, tess_chat_get_content(w, system), TESS_CHAT_STRIP_SYSTEM);
+		put_wrapped(w, wrap, tess_chat_get_content(w, system),
+		            TESS_CHAT_STRIP_SYSTEM | TESS_CHAT_STRIP_FIRST);
 	return !(empty && has_flag(w, TESS_CHAT_EMPTY_IS_LATER));
 }
 

@@ -53,7 +53,7 @@ void tess_chat_answer_qwq(struct tess_chat_writer *w, int64_t i)
 	tess_chat_answer(w, i < w->n - 1 ? tess_chat_strip_lines(content, 1) : content, i);
 }
 
-/* ---- Seed-OSS, DeepSeek V3.1, GPT-OSS -------------------------------------------------------- */
+/* ---- Seed-OSS, EXAONE 4, DeepSeek V3.1, GPT-OSS ---------------------------------------------- */
 
 /* An answer without text has no end. */
 void tess_chat_answer_seed(struct tess_chat_writer *w, int64_t i)
@@ -64,6 +64,24 @@ void tess_chat_answer_seed(struct tess_chat_writer *w, int64_t i)
 		tess_chat_answer(w, content, i);
 	else
 		tess_chat_put(w, "<seed:bos>assistant");
+}
+
+/* An answer without text has no block of thoughts. Thoughts are dropped in training, too. */
+void tess_chat_answer_exaone(struct tess_chat_writer *w, int64_t i)
+{
+	struct tess_chat_view content = tess_chat_get_content(w, i), before, after;
+	size_t begin;
+
+	if (content.n) {
+		if (tess_chat_split(content, "</think>", true, &before, &after))
+			content = tess_chat_strip(after, 3);
+		tess_chat_answer(w, content, i);
+		return;
+	}
+	tess_chat_put(w, "[|assistant|]\n");
+	begin = w->out.len;
+	tess_chat_put(w, w->form->assistant.after);
+	tess_chat_mark(w, begin);
 }
 
 /* Only the first answer after a question has a beginning. */

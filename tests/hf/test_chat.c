@@ -372,6 +372,22 @@ static void expect_text(const struct tess_chat *c, const char *row, const char *
 	tess_chat_text_free(&text);
 }
 
+/* As Transformers renders it: the template trims only a system message that begins. */
+START_TEST(only_the_first_system_message_is_stripped)
+{
+	static const char row[] = "[{\"role\": \"system\", \"content\": \" a \"},"
+				  " {\"role\": \"user\", \"content\": \" b \"},"
+				  " {\"role\": \"system\", \"content\": \" c \"}]";
+	struct tess_chat *c = open_form("llama4");
+
+	expect_text(c, row, NULL, NULL,
+	            "<|header_start|>system<|header_end|>\n\na<|eot|>"
+	            "<|header_start|>user<|header_end|>\n\n b <|eot|>"
+	            "<|header_start|>system<|header_end|>\n\n c <|eot|>");
+	tess_chat_close(c);
+}
+END_TEST
+
 START_TEST(options_apply)
 {
 	static const char bare[] = "[{\"role\": \"user\", \"content\": \"Hi\", \"name\": \"me\"}]";
@@ -402,4 +418,4 @@ END_TEST
 
 SCRATCH_MAIN("chat", texts_are_those_of_transformers, answers_end_with_their_token,
              template_is_recognised, all_hashes_are_recognised, other_templates_are_refused,
-             bad_rows_are_refused, options_apply)
+             bad_rows_are_refused, only_the_first_system_message_is_stripped, options_apply)

@@ -45,6 +45,7 @@ TEMPLATES = {
     "llama3-prompt": (LLAMA, None, "+llama3-npm /test:Llama-3"),
     "llama3.1": (LLAMA, None, "llama3_1 /meta-llama-Llama-3.1-8B-Instruct /meta-llama-Llama-3.3-70B-Instruct"),
     "llama3.2": (LLAMA, None, "llama3_2 /meta-llama-Llama-3.2-3B-Instruct"),
+    "llama4": (("<|begin_of_text|>", "<|eot|>"), None, "+llama4"),
     "mistral-v0.1": (MISTRAL, None, "+mistral-v0.1"),
     "mistral-v0.2": (MISTRAL, None, "/test:mistralai/Mistral-7B-Instruct-v0.2:old"),
     "mistral-v1": (MISTRAL, None, "/test:mistralai/Mistral-7B-Instruct-v0.2:'v1'"),
@@ -74,6 +75,7 @@ TEMPLATES = {
     "glm4": ((None, "<|endoftext|>"), None, "/test:ChatGLM4"),
     "glm4.5": ((None, "<|endoftext|>"), "glm4moe", "glm4moe /GLM-4.6"),
     "seed-oss": (("<seed:bos>", "<seed:eos>"), None, "/ByteDance-Seed-OSS"),
+    "exaone4": (("[BOS]", "[|endofturn|]"), None, "+exaone4"),
     "olmo2": (("<|endoftext|>",) * 2, None, "+olmo2 +olmo2-escaped"),
     "zephyr": (MISTRAL, None, "+zephyr"),
 }
