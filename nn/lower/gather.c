@@ -140,6 +140,19 @@ static uint64_t add_pieces(struct build *b, const struct tess_record *rec,
 	return bytes;
 }
 
+/* Notes a record that gathers more bytes at once than the tile of the program lets it. */
+static void note_widest(struct build *b, const struct tess_record *rec, uint64_t bytes)
+{
+	uint64_t once = bytes * count_runs_ahead(b->p);
+
+	if (!b->p->tile || once <= b->p->tile || once <= b->l->widest_bytes)
+		return;
+	b->l->widest_bytes = once;
+	for (int32_t i = rec->nweight - 1; i >= 0; i--)
+		if (build_is_gathered(b, get_home(rec->weight[i])))
+			b->l->widest = get_home(rec->weight[i]);
+}
+
 /* Adds what a record needs, or tile k of its tiles, to the last run or to a new one. */
 static void plan_need(struct build *b, int32_t i, int32_t k, uint64_t *bytes)
 {
@@ -151,6 +164,7 @@ static void plan_need(struct build *b, int32_t i, int32_t k, uint64_t *bytes)
 
 	if (!more)
 		return;
+	note_widest(b, rec, more);
 	if (alone || *bytes + more > build_get_most_gathered(b)) {
 		add_run(g, i, k, alone);
 		*bytes = 0;

@@ -133,6 +133,12 @@ struct tess_rank_program {
 	 * loss, or another stage
 	 */
 	void *balance;
+	/*
+	 * of the record whose weights, or the largest of its tiles, need most memory beyond the
+	 * tile of the program: bytes at once, and a weight; NULL: all keep to it
+	 */
+	uint64_t widest_bytes;
+	const struct tess_weight *widest;
 };
 
 /*

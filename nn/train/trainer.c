@@ -1,5 +1,6 @@
 #include "nn/train/trainer.h"
 
+#include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
@@ -188,6 +189,17 @@ static tess_status load_parameters(struct tess_trainer *t)
 	return tess_trainer_prepare(t, t->programs.first->shape, &first);
 }
 
+/* Warns on rank 0 if a weight needs more memory at once than `tile` of the options. */
+static void warn_of_tile(const struct tess_trainer *t, const struct tess_rank_program *l)
+{
+	if (t->rank == 0 && l->widest)
+		tess_log(
+			TESS_WARN, "train",
+			"tile %llu is too small for %s: its smallest part needs %llu bytes at once",
+			(unsigned long long)t->programs.first->program->tile, l->widest->name,
+			(unsigned long long)l->widest_bytes);
+}
+
 /* Checks the device's ops before weights are loaded, with a program of any shape. */
 static tess_status check_first_program(const struct tess_trainer *t)
 {
@@ -196,6 +208,7 @@ static tess_status check_first_program(const struct tess_trainer *t)
 
 	if (st)
 		return st;
+	warn_of_tile(t, l);
 	st = tess_rank_program_check_device(l, t->programs.options.device);
 	tess_rank_program_free(l);
 	return st;

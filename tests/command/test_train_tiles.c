@@ -121,6 +121,18 @@ START_TEST(no_tile_is_needed)
 }
 END_TEST
 
+START_TEST(warns_of_weights_above_the_tile)
+{
+	char text[TEXT];
+
+	ck_assert_msg(!train_tiled(text, "", SHARED " --tile 64KiB"), "%s", text);
+	ck_assert_msg(!strstr(text, "warning"), "%s", text);
+	ck_assert_msg(!train_tiled(text, "", SHARED " --tile 100"), "%s", text);
+	expect_part(text, "train: warning: tile 100 is too small for model.");
+	ck_assert_int_eq(count_occurrences(text, ": its smallest part needs "), 1);
+}
+END_TEST
+
 START_TEST(refusals)
 {
 	char text[TEXT];
@@ -147,6 +159,7 @@ int main(void)
 	tcase_add_test(t, fits_with_the_bits);
 	tcase_add_test(t, counts_files_and_micro_batches);
 	tcase_add_test(t, no_tile_is_needed);
+	tcase_add_test(t, warns_of_weights_above_the_tile);
 	tcase_add_test(t, refusals);
 	failed = suite_end(r);
 	scratch_remove();
