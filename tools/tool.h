@@ -314,8 +314,7 @@ struct tess_tool_tiling { /* a step, as tess_explain_training takes it */
 	int64_t sequences, length;
 	struct tess_trainer_options options; /* tile: set, 0 if the step fits without tiles */
 	uint64_t memory; /* bytes of a rank */
-	uint64_t
-		used; /* set: bytes of the fullest rank with this tile; the step fits up to memory */
+	uint64_t used; /* set: bytes of the fullest rank; if at most memory, the step fits */
 	int32_t rank; /* set: the first of the fullest ranks */
 };
 /*
