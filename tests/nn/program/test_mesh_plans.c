@@ -461,7 +461,8 @@ START_TEST(strategy_completes_options)
 	tess_strategy_free(s);
 	ck_assert(!tess_strategy_complete(&o, &one, &s) && !o.pipeline_schedule);
 	tess_strategy_free(s);
-	o.recompute = NULL;
+	o.recompute = NULL; /* of the strategy that is freed */
+	o.offload_optimizer = o.offload_weights = NULL;
 	ck_assert(!tess_strategy_complete(&o, &stages, &s));
 	ck_assert(o.threads == 3 && o.bucket == 1L << 33 && o.micro_batches == 8);
 	ck_assert(!strcmp(o.offload_optimizer, "disk") && !strcmp(o.offload_weights, "host"));
