@@ -145,13 +145,14 @@ START_TEST(plans_with_files)
 	snprintf(args, sizeof args, "--explore --top 8 --json %s", host);
 	plan_data(text, args);
 	n = read_lines(text, line);
-	memory = get_forecast_number(line[n - 1], "memory");
+	/* estimates choose what is explored: another one in memory may need a little less */
+	memory = 0.95 * get_forecast_number(line[n - 1], "memory");
 	for (int i = 0; i < n; i++)
 		json_decref(line[i]);
 	snprintf(args, sizeof args,
 	         "--offload-optimizer --offload-weights --memory %.0f --out files.json --consider "
 	         "'--mesh tp=2 --offload-optimizer x --tile 4KiB' %s",
-	         memory - 1, host);
+	         memory, host);
 	plan_data(text, args);
 	expect_part(text, " --offload-optimizer DIR");
 	expect_part(text, "\nread a step ");
