@@ -176,7 +176,7 @@ static void check_trace_of(const char *arguments, bool training)
 {
 	double covered = 0;
 
-	for (int i = 0; i < 5 && covered < 0.6; i++)
+	for (int i = 0; i < 50 && covered < 0.6; i++)
 		covered = trace_command(arguments, training);
 	ck_assert_msg(covered >= 0.6, "%s: events cover %g of the time", arguments, covered);
 }
