@@ -14,7 +14,6 @@
 static tess_status parse_prompt(const char *name, const char *text, void *to)
 {
 	struct prompts *p = to;
-
 	bool lines = !strcmp(name, "--prompts") || !strcmp(name, "--messages");
 
 	if (p->lines || (p->n && lines))
