@@ -45,7 +45,7 @@ static tess_status append_end(const struct tess_dataset_options *o,
 	return TESS_OK;
 }
 
-/* Encodes a text that loss counts on completely. */
+/* Encodes a text, on all of whose ids loss counts. */
 static tess_status encode_plain_text(const struct tess_dataset_options *o,
                                      struct tess_data_encoder *e, const char *text, size_t len,
                                      struct tess_data_row *r)

@@ -39,7 +39,7 @@ int32_t tess_tool_choose_sequence(const struct tess_tool_data *a, int64_t positi
 	return positions && positions < SEQUENCE ? (int32_t)positions : SEQUENCE;
 }
 
-/* Prints which share of the ids is masked, if rows may have masks or are left out. */
+/* Prints the number of skipped rows and the share of masked ids, if there are any. */
 static void print_labels(const char *file, int32_t nfiles, const struct tess_dataset *d)
 {
 	struct tess_dataset_labels l = { .size = sizeof l };

@@ -46,7 +46,7 @@ static const char rows_of_chats[] =
 	"{\"messages\": [{\"role\": \"system\", \"content\": \"A\"}, {\"role\": \"user\", "
 	"\"content\": \"B\"}], \"max_tokens\": 2, \"source\": 7}\n";
 
-/* A checkpoint with the chat template that was the default of Transformers. */
+/* Makes a checkpoint with ChatML, once the default template of Transformers. */
 static void make_chat_checkpoint(void)
 {
 	char out[1024];

@@ -60,7 +60,7 @@ static tess_status check_stop_options(const struct generate_options *a)
 	return TESS_OK;
 }
 
-/* Checks the options of --messages, which may precede it. */
+/* Refuses options of conversations without --messages, which they may precede. */
 static tess_status check_chat_options(const struct generate_options *a)
 {
 	const char *option = a->system ? "--system" : a->template_name ? "--chat-template" : NULL;
