@@ -56,7 +56,7 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
                                    struct explained_pages *pages)
 {
 	struct tess_explained_rank *out = &pages->rank;
-	struct tess_traffic all = { 0 };
+	struct tess_traffic *part = pages->traffic, all = { 0 };
 
 	out->weights_disk = files->bytes[TESS_REST];
 	out->state_disk = files->bytes[TESS_STATE];
@@ -69,16 +69,17 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	out->transfer = tess_update_count_bytes(files);
 	for (int32_t i = 0; i < l->nsteps; i++)
 		if (l->step[i]->kind == TESS_STEP_TRANSFER)
-			tess_traffic_add_transfer(&l->step[i]->transfer, &pages->micro);
-	tess_traffic_add_rest(files, &pages->rest);
-	tess_traffic_add_update(files, &pages->update);
-	tess_traffic_add_times(&pages->micro, (uint64_t)tess_explaining_count_micro_batches(x),
-	                       &all);
+			tess_traffic_add_transfer(&l->step[i]->transfer,
+			                          &part[TESS_EXPLAINED_MICRO]);
 	if (files->program->training->accumulate)
-		tess_traffic_add_first(files, &pages->first);
-	tess_traffic_subtract(&pages->first, &all);
-	tess_traffic_add_times(&pages->rest, 1, &all);
-	tess_traffic_add_times(&pages->update, 1, &all);
+		tess_traffic_add_first(files, &part[TESS_EXPLAINED_FIRST]);
+	tess_traffic_add_rest(files, &part[TESS_EXPLAINED_REST]);
+	tess_traffic_add_update(files, &part[TESS_EXPLAINED_UPDATE]);
+	tess_traffic_add_times(&part[TESS_EXPLAINED_MICRO],
+	                       (uint64_t)tess_explaining_count_micro_batches(x), &all);
+	tess_traffic_subtract(&part[TESS_EXPLAINED_FIRST], &all);
+	tess_traffic_add_times(&part[TESS_EXPLAINED_REST], 1, &all);
+	tess_traffic_add_times(&part[TESS_EXPLAINED_UPDATE], 1, &all);
 	memcpy(out->disk_read, all.read, sizeof out->disk_read);
 	memcpy(out->disk_written, all.written, sizeof out->disk_written);
 }
