@@ -92,28 +92,16 @@ static bool is_folder(const char *option)
 	return tess_location_parse(option) == TESS_LOCATION_DISK && strcmp(option, "disk") != 0;
 }
 
-static tess_status check_offload_device(const struct explanation *x, const char *name,
-                                        const char *option)
-{
-	const struct tess_device *device = x->model.device;
-
-	return !option || !device || device->mem == TESS_HOST
-	               ? TESS_OK
-	               : tess_fail(TESS_ENOTSUP,
-	                           "--%s %s: device %s has memory of its own, with which it is not "
-	                           "supported; leave it out, or use a device of host memory",
-	                           name, option, device->name);
-}
-
 tess_status tess_explaining_check_offload(const struct explanation *x)
 {
-	const struct tess_trainer_options *o = x->training;
+	const struct tess_device *device = x->model.device;
+	const struct tess_trainer_options *o = device ? x->training : NULL;
 	tess_status st = TESS_OK;
 
 	if (o)
-		st = check_offload_device(x, "offload-optimizer", o->offload_optimizer);
+		st = tess_location_check_device("offload-optimizer", o->offload_optimizer, device);
 	if (o && !st)
-		st = check_offload_device(x, "offload-weights", o->offload_weights);
+		st = tess_location_check_device("offload-weights", o->offload_weights, device);
 	return st;
 }
 
