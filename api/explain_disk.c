@@ -116,12 +116,13 @@ static tess_status open_offload_folder(const char *name, const char *dir,
                                        struct offload_folder *out)
 {
 	out->dir = dir;
+	errno = ENOTDIR;
 	return !stat(dir, &out->about) && S_ISDIR(out->about.st_mode) && !statvfs(dir, &out->space)
 	               ? TESS_OK
 	               : tess_fail(TESS_EIO,
 	                           "--%s %s: not a folder here: %s; name one, or \"disk\" for a "
 	                           "folder of another host, whose space is not checked",
-	                           name, dir, strerror(errno ? errno : ENOTDIR));
+	                           name, dir, strerror(errno));
 }
 
 static tess_status check_folder_space(const struct explanation *x, const struct offload_folder *f)
