@@ -69,7 +69,7 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	out->transfer = tess_update_count_bytes(files);
 	for (int32_t i = 0; i < l->nsteps; i++)
 		if (l->step[i]->kind == TESS_STEP_TRANSFER)
-			tess_traffic_add_transfer(&l->step[i]->transfer, &pages->micro);
+			tess_traffic_add_transfer(l->step[i]->transfer, &pages->micro);
 	tess_traffic_add_rest(files, &pages->rest);
 	tess_traffic_add_update(files, &pages->update);
 	tess_traffic_add_times(&pages->micro, (uint64_t)tess_explaining_count_micro_batches(x),

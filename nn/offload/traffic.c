@@ -1,7 +1,5 @@
 #include "nn/offload/traffic.h"
 
-#include <tessera/reduce.h>
-
 /* Returns the kind of a value, by the file that contains it. */
 static int32_t find_traffic_kind(int32_t what, int32_t file)
 {
