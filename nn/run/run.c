@@ -62,7 +62,6 @@ static tess_status start_coll(struct tess_step *s, const struct tess_opened_devi
 static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
                               const struct tess_run_groups *groups, struct tess_step **under_way)
 {
-	struct tess_group *g = s->kind == TESS_STEP_TRANSFER ? NULL : get_step_group(groups, s);
 	tess_status st;
 
 	if (s->kind == TESS_STEP_TRANSFER && groups->fetcher) {
@@ -73,10 +72,10 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 	if (s->kind == TESS_STEP_TRANSFER)
 		st = tess_offload_start(groups->offload, s->transfer);
 	else if (s->kind == TESS_STEP_SUM)
-		st = tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work);
+		st = tess_sum_start(get_step_group(groups, s), &s->sum, s->sum_in, s->sum_out,
+		                    &s->sum_work);
 	else
-		st = start_coll(s, d, g);
-
+		st = start_coll(s, d, get_step_group(groups, s));
 	if (!st) {
 		s->under_way = *under_way;
 		*under_way = s;
@@ -111,14 +110,13 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
 }
 
 /* Lets backends that move data only while they are called progress. The wait reports failures. */
-static void test_steps(const struct tess_step *s, struct tess_offload *offload)
+static void test_steps(const struct tess_step *s, const struct tess_offload *offload)
 {
+	tess_offload_test(offload);
 	for (; s; s = s->under_way)
-		if (s->kind == TESS_STEP_TRANSFER)
-			tess_offload_test(offload);
-		else if (s->kind == TESS_STEP_SUM)
+		if (s->kind == TESS_STEP_SUM)
 			tess_sum_test(s->sum_work);
-		else
+		else if (s->kind != TESS_STEP_TRANSFER)
 			tess_work_test(s->work);
 }
 
