@@ -78,7 +78,7 @@ static tess_status move_window_shares(struct share_exchange *x, const struct tes
 	return st;
 }
 
-/* Gathers parts of the shares, as many elements at once as have the bytes of a bucket. */
+/* Gathers the shares in parts, each at most the bytes of a bucket for all ranks together. */
 static tess_status gather_in_files(struct share_exchange *x, const struct tess_weight *w)
 {
 	uint64_t room = tess_program_get_bucket(x->s->program) / tess_width(w->dtype);
