@@ -69,7 +69,7 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	out->transfer = tess_update_count_bytes(files);
 	for (int32_t i = 0; i < l->nsteps; i++)
 		if (l->step[i]->kind == TESS_STEP_TRANSFER)
-			tess_traffic_add_transfer(&l->step[i]->transfer,
+			tess_traffic_add_transfer(l->step[i]->transfer,
 			                          &part[TESS_EXPLAINED_MICRO]);
 	if (files->program->training->accumulate)
 		tess_traffic_add_first(files, &part[TESS_EXPLAINED_FIRST]);

@@ -350,7 +350,7 @@ static void add_file_transfer(struct walk *w, const struct tess_step *s)
 
 	if (!started)
 		return;
-	tess_traffic_add_transfer(&s->transfer, &t);
+	tess_traffic_add_transfer(s->transfer, &t);
 	seconds = tess_traffic_time(w->m, &t) * w->m->time[TESS_TERM_DISK];
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		struct rank_clock *k = &w->clock[i];

@@ -385,10 +385,15 @@ struct tess_step *build_start_transfer(struct build *b, const struct tess_weight
 
 	align_for_transfer(b, at);
 	s->started = true;
-	s->transfer = (struct tess_transfer){
+	s->transfer = TESS_NEW(&b->l->arena, struct tess_transfer, 1);
+	if (!s->transfer) {
+		b->status = TESS_ENOMEM;
+		s->transfer = &b->spare_transfer;
+	}
+	*s->transfer = (struct tess_transfer){
 		.weight = w, .what = what, .first = first, .n = n, .writes = writes
 	};
-	build_add_pointer(b, &s->transfer.memory, at);
+	build_add_pointer(b, &s->transfer->memory, at);
 	return s;
 }
 

@@ -56,6 +56,7 @@ struct build {
 	int32_t tile; /* index of the tile that is lowered; 0: the record has none, or its first */
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
+	struct tess_transfer spare_transfer; /* of a step after an error */
 };
 
 /* Returns this rank's cut of an axis of a value or weight with this placement. */

@@ -397,9 +397,9 @@ static void fetch_requested(struct build *b)
 		t->start = fetch_item(b, t, &t->value);
 		if (!t->start)
 			continue;
-		t->start->transfer.rows = routing->rows;
-		t->start->transfer.row_stride = routing->row_stride;
-		build_add_pointer(b, (void **)(uintptr_t)&t->start->transfer.routing, routing);
+		t->start->transfer->rows = routing->rows;
+		t->start->transfer->row_stride = routing->row_stride;
+		build_add_pointer(b, (void **)(uintptr_t)&t->start->transfer->routing, routing);
 	}
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
 		struct item *t = &g->item[rec->weight[i]->index];

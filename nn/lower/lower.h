@@ -61,7 +61,7 @@ struct tess_step {
 			struct tess_local local;
 			bool backward; /* it computes the gradient */
 		};
-		struct tess_transfer transfer; /* TRANSFER; binding sets its memory */
+		struct tess_transfer *transfer; /* TRANSFER; binding sets its memory */
 		struct tess_check *check; /* CHECK */
 		const struct tess_weight *final_weight; /* FINAL; NULL: the losses */
 	};

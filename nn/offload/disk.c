@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Bytes of a buffer for blocks that are copied; results without progress that are tried again. */
+/* Bytes of a buffer for copied blocks; maximum number of retries of a block without progress. */
 enum { BOUNCE_BYTES = 256 << 10, MAX_DISK_RETRIES = 100 };
 
 struct tess_disk {
@@ -19,7 +19,7 @@ struct tess_disk {
 	void *self; /* of the engine */
 	int32_t rank;
 	char *dir;
-	/* Requests of which blocks have not been cut yet; they have not failed. */
+	/* Requests that are not completely cut into blocks, and have not failed. */
 	struct tess_disk_request *first, *last;
 	int32_t under_way;
 	struct tess_disk_block block[TESS_DISK_DEPTH];
@@ -74,7 +74,7 @@ static void drop_first_request(struct tess_disk *d)
 	d->first = d->first->queued;
 }
 
-/* Records the first failure of a request. No more blocks are cut of it. */
+/* Records the first failure of a request, and stops cutting it into blocks. */
 static void fail_disk_request(struct tess_disk *d, struct tess_disk_request *r, tess_status status,
                               int error, uint64_t offset, uint64_t bytes)
 {
@@ -84,7 +84,7 @@ static void fail_disk_request(struct tess_disk *d, struct tess_disk_request *r, 
 	r->error = error;
 	r->failed_offset = offset;
 	r->failed_bytes = bytes;
-	if (d->first == r) /* blocks are cut of the first request alone */
+	if (d->first == r) /* the only one that is being cut */
 		drop_first_request(d);
 }
 

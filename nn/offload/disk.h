@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <tessera/plugin.h>
 
-enum { TESS_DISK_ALIGN = 4096 }; /* of fast requests: address, offset and bytes */
+enum { TESS_DISK_ALIGN = 4096 }; /* alignment of fast requests: address, offset and bytes */
 enum { TESS_DISK_BLOCK = 1 << 20, TESS_DISK_DEPTH = 8 }; /* bytes of a block; blocks under way */
 
 struct tess_disk;
@@ -26,9 +26,9 @@ struct tess_disk;
 /*
  * Makes a file of `bytes` (not 0) in folder `dir`, with all of its space reserved; its elements are
  * undefined. rank: for messages. TESS_EIO: no file can be made there. TESS_ENOMEM: the file system
- * has not enough space; the message has the bytes that are needed and free. TESS_ENOTSUP, _EINVAL:
- * the option disk_io requires what the kernel refuses, or has another word. *out is yours:
- * tess_disk_close. Warns on rank 0 if the file system has no direct I/O.
+ * has not enough space; the message has the bytes that are needed and free. TESS_ENOTSUP: the
+ * system refuses the engine that the option disk_io names. TESS_EINVAL: this build has no such
+ * engine. *out is yours: tess_disk_close. Warns on rank 0 if the file system has no direct I/O.
  */
 tess_status tess_disk_open(const char *dir, int32_t rank, uint64_t bytes, struct tess_disk **out);
 /*

@@ -1,6 +1,6 @@
 /*
- * disk_engine.h - what reads and writes the blocks of a file: io_uring, or threads. disk.c cuts
- * requests into blocks, and alone interprets the results.
+ * disk_engine.h - engines that read and write the blocks of a file: io_uring, and threads. disk.c
+ * cuts requests into blocks, and interprets all results.
  */
 #ifndef TESS_NN_DISK_ENGINE_H
 #define TESS_NN_DISK_ENGINE_H
@@ -15,7 +15,7 @@ struct tess_disk_block {
 	/* for engines */
 	bool writes;
 	char *memory;
-	uint64_t offset, bytes; /* of what is left of the block, in the file; bytes > 0 */
+	uint64_t offset, bytes; /* the range in the file that is not moved yet; bytes > 0 */
 	int64_t result; /* set by the engine: bytes moved, or -errno */
 	struct tess_disk_block *next; /* in a list of the engine */
 	/* for disk.c */

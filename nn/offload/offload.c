@@ -61,14 +61,6 @@ uint64_t tess_offload_pad(uint64_t bytes)
 	return (bytes + TESS_DISK_ALIGN - 1) / TESS_DISK_ALIGN * TESS_DISK_ALIGN;
 }
 
-static bool is_trained(const struct tess_program *p, const struct tess_weight *w)
-{
-	for (int32_t i = 0; i < p->ngradients; i++)
-		if (p->gradient[i].weight == w)
-			return true;
-	return false;
-}
-
 static uint64_t take_extent(uint64_t *end, uint64_t bytes)
 {
 	uint64_t at = *end;
@@ -92,7 +84,7 @@ static bool has_own_gradient(const struct tess_program *p, const struct tess_wei
 {
 	const struct tess_weight *table = tess_weight_get_table(w);
 
-	if (!is_trained(p, table ? table : w))
+	if (!tess_weight_is_trained(p, table ? table : w))
 		return false;
 	return w->table ? find_tied_head(p, w->table) == w : !w->copies || !find_tied_head(p, w);
 }
@@ -127,7 +119,7 @@ static void place_state(struct tess_offload_layout *s, const struct tess_weight 
 	struct tess_run state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
 	int64_t most = tess_offload_get_bucket(p);
 
-	at->trained = is_trained(p, w);
+	at->trained = tess_weight_is_trained(p, w);
 	at->arrays = s->moments + !tess_weight_is_own_master(w, rest, state);
 	at->has_state = at->trained && at->arrays && tess_weight_has_stored_state(p, w, s->rank);
 	if (!at->has_state)
@@ -168,8 +160,8 @@ static bool find_rest(const struct tess_offload_layout *s, const struct tess_wei
 
 	out->file = TESS_REST;
 	out->bucket = -1;
-	out->offset = is_weight ? stored->weight + (uint64_t)at * tess_width(w->dtype)
-	                        : stored->gradient + (uint64_t)at * sizeof(float);
+	out->offset = (is_weight ? stored->weight : stored->gradient) +
+	              (uint64_t)at * tess_weight_get_width(w, what);
 	return is_weight ? stored->fetched : stored->has_gradient;
 }
 
@@ -275,7 +267,7 @@ static const char *get_value_name(int32_t what)
 
 tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t)
 {
-	uint64_t width = t->what == TESS_WEIGHT ? tess_width(t->weight->dtype) : sizeof(float);
+	uint64_t width = tess_weight_get_width(t->weight, t->what);
 	struct tess_stored_run run;
 
 	if (!tess_offload_find(&s->layout, t->weight, t->what, t->first, t->n, &run) ||
@@ -308,7 +300,7 @@ void tess_offload_test(const struct tess_offload *s)
 tess_status tess_offload_move(const struct tess_offload *s, const struct tess_weight *w,
                               int32_t what, int64_t first, int64_t n, bool writes, void *memory)
 {
-	uint64_t width = what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
+	uint64_t width = tess_weight_get_width(w, what);
 	tess_status st = TESS_OK;
 
 	for (int64_t at = 0, part; at < n && !st; at += part) {

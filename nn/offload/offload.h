@@ -1,11 +1,11 @@
 /*
- * offload.h - the values of a rank that are in files instead of memory: which, where, and how they
- * move.
+ * offload.h - the values of a rank that are in files instead of memory: which, where, and their
+ * transfers.
  *
- * In one file are weights at rest and their gradients, in the other masters and moments. Small
- * weights stay in memory, with their gradients and state: below TESS_OFFLOAD_MIN bytes, unless the
- * program has a limit. The state of a weight is in buckets of TESS_OFFLOAD_BUCKET elements, or as
- * many as the program has: its master, if that is not the weight itself, then each moment.
+ * One file contains weights at rest and their gradients, the other masters and moments. A weight
+ * below TESS_OFFLOAD_MIN bytes stays in memory, with its gradient and state. The state of a weight
+ * is stored in buckets of TESS_OFFLOAD_BUCKET elements: its master, if that is not the weight
+ * itself, then each moment. A program may set other limits.
  */
 #ifndef TESS_NN_OFFLOAD_H
 #define TESS_NN_OFFLOAD_H
@@ -88,14 +88,14 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	bool writes;
 	void *memory; /* the first element; borrowed until the wait has returned */
 	/*
-	 * of experts in inference: f32 [rows, experts of the rank]; those that are 0 in all rows
-	 * are not read. NULL: all are. Borrowed like the memory
+	 * for experts in inference: f32 [rows, experts of the rank]. An expert that has 0 in all
+	 * rows is not read. NULL: all experts are read. Borrowed like the memory
 	 */
 	const float *routing;
 	int64_t rows, row_stride;
-	struct tess_disk *disk; /* private, as what follows */
+	struct tess_disk *disk; /* private, like the following fields */
 	struct tess_disk_request request;
-	/* of a fetcher (nn/weights/fetch.h): the transfer after it, whether it ended, and how */
+	/* for a fetcher (nn/weights/fetch.h): the next transfer of its queue, and the result */
 	struct tess_transfer *after;
 	bool done;
 	tess_status status;

@@ -1,7 +1,5 @@
 #include "nn/offload/traffic.h"
 
-#include <tessera/reduce.h>
-
 /* Returns the kind of a value, by the file that contains it. */
 static int32_t find_traffic_kind(int32_t what, int32_t file)
 {
@@ -12,7 +10,7 @@ static int32_t find_traffic_kind(int32_t what, int32_t file)
 
 static uint64_t count_moved_bytes(const struct tess_weight *w, int32_t what, int64_t n)
 {
-	return (uint64_t)n * (what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float));
+	return (uint64_t)n * tess_weight_get_width(w, what);
 }
 
 void tess_traffic_add_transfer(const struct tess_transfer *t, struct tess_traffic *sum)

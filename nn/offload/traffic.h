@@ -19,15 +19,15 @@ void tess_traffic_add_times(const struct tess_traffic *a, uint64_t times, struct
 /* Subtracts what `a` contains. */
 void tess_traffic_subtract(const struct tess_traffic *a, struct tess_traffic *sum);
 /*
- * Adds the gradients that the first of several micro-batches does not read, since it adds to none:
- * their programs are those of micro-batches that do.
+ * Adds the gradients that the first of several micro-batches does not read, since it adds to none.
+ * Programs of micro-batches contain the transfers that read them.
  */
 void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess_traffic *sum);
 /* Adds the update of the optimizer: it reads what it changes and gradients, and writes. */
 void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum);
 /*
- * Adds what a step does with files between its micro-batches and its end in addition to the update:
- * gradients of tied heads, the norm, and weights that are gathered from shares.
+ * Adds the transfers of a step that belong neither to micro-batches nor to the update: gradients of
+ * tied heads, the norm, and weights that are gathered from shares.
  */
 void tess_traffic_add_rest(const struct tess_offload_layout *files, struct tess_traffic *sum);
 

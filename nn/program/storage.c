@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 
 #include <string.h>
+#include <tessera/reduce.h>
 
 /* of inference: elements of a run of weights that are read from files, and bytes of each */
 enum { FETCHED_ELEMENTS = 1 << 20, FETCHED_BYTES = 32 };
@@ -87,6 +88,19 @@ struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct 
 	return tess_program_get_share(p, n, tess_program_get_cut(p, rank, p->data_along).rank);
 }
 
+bool tess_weight_is_trained(const struct tess_program *p, const struct tess_weight *w)
+{
+	for (int32_t i = 0; i < p->ngradients; i++)
+		if (p->gradient[i].weight == w)
+			return true;
+	return false;
+}
+
+uint64_t tess_weight_get_width(const struct tess_weight *w, int32_t what)
+{
+	return what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
+}
+
 bool tess_weight_is_own_master(const struct tess_weight *w, struct tess_run rest,
                                struct tess_run state)
 {
@@ -124,14 +138,6 @@ int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_wei
 
 /* ---- the tensors of files -------------------------------------------------------------------- */
 
-static bool has_gradient(const struct tess_program *p, const struct tess_weight *w)
-{
-	for (int32_t i = 0; i < p->ngradients; i++)
-		if (p->gradient[i].weight == w)
-			return true;
-	return false;
-}
-
 static tess_status add_tensor(struct tess_arena *arena, const struct tess_program *p,
                               const struct tess_weight *w, int64_t expert, int32_t part,
                               struct tess_stored_tensor **list, int64_t *n)
@@ -143,7 +149,7 @@ static tess_status add_tensor(struct tess_arena *arena, const struct tess_progra
 	struct tess_trained about = { .name = tess_arena_format(arena, "%s", name),
 		                      .dtype = w->dtype,
 		                      .size = 1,
-		                      .trained = has_gradient(p, w) };
+		                      .trained = tess_weight_is_trained(p, w) };
 	int64_t at;
 
 	if (!grown || !about.name)

@@ -48,6 +48,10 @@ struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct 
 int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_weight *w,
                              int32_t rank, int32_t storage);
 
+/* Returns whether the program computes a gradient of the weight itself, not of a table it reads. */
+bool tess_weight_is_trained(const struct tess_program *p, const struct tess_weight *w);
+/* Returns the bytes of an element of a weight (TESS_WEIGHT), or of its gradient or state: f32. */
+uint64_t tess_weight_get_width(const struct tess_weight *w, int32_t what);
 /* Returns whether the optimizer can change the weight itself, without a master copy. */
 bool tess_weight_is_own_master(const struct tess_weight *w, struct tess_run rest,
                                struct tess_run state);

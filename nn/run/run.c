@@ -62,21 +62,20 @@ static tess_status start_coll(struct tess_step *s, const struct tess_opened_devi
 static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
                               const struct tess_run_groups *groups, struct tess_step **under_way)
 {
-	struct tess_group *g = s->kind == TESS_STEP_TRANSFER ? NULL : get_step_group(groups, s);
 	tess_status st;
 
 	if (s->kind == TESS_STEP_TRANSFER && groups->fetcher) {
 		/* it may be waited for in another call */
-		tess_fetcher_start(groups->fetcher, &s->transfer);
+		tess_fetcher_start(groups->fetcher, s->transfer);
 		return TESS_OK;
 	}
 	if (s->kind == TESS_STEP_TRANSFER)
-		st = tess_offload_start(groups->offload, &s->transfer);
+		st = tess_offload_start(groups->offload, s->transfer);
 	else if (s->kind == TESS_STEP_SUM)
-		st = tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work);
+		st = tess_sum_start(get_step_group(groups, s), &s->sum, s->sum_in, s->sum_out,
+		                    &s->sum_work);
 	else
-		st = start_coll(s, d, g);
-
+		st = start_coll(s, d, get_step_group(groups, s));
 	if (!st) {
 		s->under_way = *under_way;
 		*under_way = s;
@@ -85,12 +84,12 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 }
 
 /* Abandons steps after a failure: other ranks may be reading memory that the caller frees. */
-static void abandon_under_way(struct tess_step *s, const struct tess_run_groups *groups)
+static void abandon_under_way(const struct tess_step *s, const struct tess_run_groups *groups)
 {
 	tess_fetcher_settle(groups->fetcher);
 	for (; s; s = s->under_way)
 		if (s->kind == TESS_STEP_TRANSFER)
-			tess_offload_wait(&s->transfer);
+			tess_offload_wait(s->transfer);
 		else if (s->kind == TESS_STEP_SUM)
 			tess_sum_abandon(s->sum_work);
 		else
@@ -101,24 +100,23 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
                                  const struct tess_run_groups *groups, struct tess_step **under_way)
 {
 	if (s->kind == TESS_STEP_TRANSFER && groups->fetcher)
-		return tess_fetcher_wait(groups->fetcher, &s->transfer);
+		return tess_fetcher_wait(groups->fetcher, s->transfer);
 	while (*under_way != s)
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
 	if (s->kind == TESS_STEP_TRANSFER)
-		return tess_offload_wait(&s->transfer);
+		return tess_offload_wait(s->transfer);
 	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work) : tess_work_finish(s->work, d);
 }
 
 /* Lets backends that move data only while they are called progress. The wait reports failures. */
-static void test_steps(const struct tess_step *s, struct tess_offload *offload)
+static void test_steps(const struct tess_step *s, const struct tess_offload *offload)
 {
+	tess_offload_test(offload);
 	for (; s; s = s->under_way)
-		if (s->kind == TESS_STEP_TRANSFER)
-			tess_offload_test(offload);
-		else if (s->kind == TESS_STEP_SUM)
+		if (s->kind == TESS_STEP_SUM)
 			tess_sum_test(s->sum_work);
-		else
+		else if (s->kind != TESS_STEP_TRANSFER)
 			tess_work_test(s->work);
 }
 

@@ -11,13 +11,13 @@
 
 enum { TESS_GRAPHS_NONE, TESS_GRAPHS_OPS, TESS_GRAPHS_CALLS };
 
-struct tess_final_calls { /* what a run calls while it continues with the backward */
+struct tess_final_calls { /* callbacks of a run during the backward */
 	/*
-	 * All losses of the micro-batch are computed; on all ranks at the same place. Collective.
-	 * Returns a failure of the run.
+	 * Called when all losses of the micro-batch are computed, in the same step on all ranks.
+	 * Collective. A failure ends the run.
 	 */
 	tess_status (*take_losses)(void *self);
-	/* The gradient of w is final, and no later step reads w. */
+	/* Called when the gradient of w is final, and no later step reads w. */
 	void (*take_weight)(void *self, const struct tess_weight *w);
 	/* Called after each step; does not block. */
 	void (*advance)(void *self);

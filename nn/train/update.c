@@ -11,11 +11,6 @@ enum { PART = 1 << 18 }; /* elements that are changed while the disk gets no req
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
-static uint64_t get_value_width(const struct tess_weight *w, int32_t what)
-{
-	return what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);
-}
-
 /* Returns whether a bucket uses a value: an f32 weight is its master. */
 static bool is_value_used(const struct tess_weight *w, int32_t what)
 {
@@ -35,7 +30,7 @@ static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
 	n = n < max ? n : max;
 	for (int32_t what = TESS_WEIGHT; what < VALUES && n; what++)
 		if (is_value_used(w, what) && tess_offload_find(files, w, what, 0, n, &run))
-			bytes += tess_offload_pad((uint64_t)n * get_value_width(w, what));
+			bytes += tess_offload_pad((uint64_t)n * tess_weight_get_width(w, what));
 	return files->weight[w->index].trained ? bytes : 0;
 }
 
@@ -112,7 +107,7 @@ static void find_bucket_value(const struct tess_parameters *s, struct tess_updat
                               int32_t what, char **free_memory)
 {
 	const struct tess_parameter *a = &s->each[b->weight->index];
-	uint64_t width = get_value_width(b->weight, what);
+	uint64_t width = tess_weight_get_width(b->weight, what);
 	int64_t first = b->first + (what == TESS_WEIGHT ? a->state.start - a->rest.start : 0), kept;
 	struct tess_transfer *t = &b->transfer[what];
 	struct tess_stored_run run;

@@ -22,7 +22,7 @@ enum {
 	TESS_STORE_PANELS,
 	TESS_STORE_COMPRESSED, /* panels of 4, 8 or 12 bits */
 	TESS_STORE_SHARE, /* of training: a share of the rows, cut along dp at rest */
-	TESS_STORE_FILE /* of training: the rows, or a share of them, in a file (nn/offload) */
+	TESS_STORE_FILE /* in a file between uses: of nn/offload, or in inference the checkpoint */
 };
 
 struct tess_weight_decision {

@@ -35,8 +35,8 @@ struct tess_fetcher {
 	struct tess_parts parts;
 	struct fetched_list order; /* of a step */
 	bool is_complete; /* the order: it begins again */
-	int64_t next,
-		ahead; /* the next of the order; number of those after it that are read ahead */
+	int64_t next; /* index of the next range in the order */
+	int64_t ahead; /* number of ranges from there on that are being read */
 	uint64_t ahead_bytes;
 	struct fetched_list used; /* what may be in the page cache, oldest first */
 	uint64_t used_bytes;

@@ -97,11 +97,15 @@ static tess_status fill_masters(const struct tess_parameters *s)
 static tess_status clear_stored_moments(const struct tess_parameters *s, int32_t moments)
 {
 	const struct tess_offload *files = &s->offload;
-	float *zeros = aligned_alloc(TESS_DISK_ALIGN, CLEARED * sizeof *zeros);
-	tess_status st = zeros ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	float *zeros;
+	tess_status st = TESS_OK;
 
-	if (zeros)
-		memset(zeros, 0, CLEARED * sizeof *zeros);
+	if (!files->disk[TESS_STATE])
+		return TESS_OK;
+	zeros = aligned_alloc(TESS_DISK_ALIGN, CLEARED * sizeof *zeros);
+	if (!zeros)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	memset(zeros, 0, CLEARED * sizeof *zeros);
 	for (int32_t i = 0; i < s->program->nweights && !st; i++) {
 		int64_t len = s->each[i].state.len;
 

@@ -53,7 +53,7 @@ static tess_status move_window_shares(struct share_exchange *x, const struct tes
 {
 	uint64_t before = 0;
 	int32_t nstarted = 0;
-	tess_status st = TESS_OK, first;
+	tess_status st = TESS_OK;
 
 	for (int32_t q = 0; q < x->n && !st; q++) {
 		struct tess_transfer *t = &x->transfer[nstarted];
@@ -71,24 +71,26 @@ static tess_status move_window_shares(struct share_exchange *x, const struct tes
 		nstarted += !st;
 	}
 	for (int32_t i = 0; i < nstarted; i++) {
-		first = st;
-		st = tess_offload_wait(&x->transfer[i]);
-		st = first ? first : st;
+		tess_status failed = tess_offload_wait(&x->transfer[i]);
+
+		st = st ? st : failed;
 	}
 	return st;
 }
 
-/* Gathers parts of the shares, as many elements at once as have the bytes of a bucket. */
+/* Gathers the shares in parts, each at most the bytes of a bucket for all ranks together. */
 static tess_status gather_in_files(struct share_exchange *x, const struct tess_weight *w)
 {
 	uint64_t room = tess_program_get_bucket(x->s->program) / tess_width(w->dtype);
-	int64_t most = (int64_t)room / x->n, longest = find_shared_run(x, w, 0).len;
+	int64_t most = (int64_t)room / x->n, longest = 0;
 	tess_status st = TESS_OK;
 
 	most += !most;
-	for (int32_t q = 1; q < x->n; q++)
-		longest = find_shared_run(x, w, q).len > longest ? find_shared_run(x, w, q).len
-		                                                 : longest;
+	for (int32_t q = 0; q < x->n; q++) {
+		int64_t len = find_shared_run(x, w, q).len;
+
+		longest = len > longest ? len : longest;
+	}
 	for (int64_t at = 0; at < longest && !st; at += most) {
 		struct tess_coll c;
 

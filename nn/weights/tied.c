@@ -129,8 +129,6 @@ tess_status tess_tied_add_gradients(const struct tess_parameters *s,
 	float *window = NULL;
 	tess_status st = has_tied(s) ? alloc_window(s, &window) : TESS_OK;
 
-	if (st || !has_tied(s))
-		return st;
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		const struct tess_weight *table = tess_weight_get_table(p->weight[i]);
 
@@ -188,8 +186,6 @@ tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_g
 	float *window = NULL;
 	tess_status st = has_copies(p) ? alloc_window(s, &window) : TESS_OK;
 
-	if (st || !has_copies(p))
-		return st;
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		if (p->weight[i]->copies)
 			st = send_table(s, along, p->weight[i], p->weight[i]->copies,

@@ -4,7 +4,7 @@
  * gradients, weights and the optimizer's state have the bits of one rank.
  */
 #include "core/base/status.h"
-#include "tests/support/spawn.h"
+#include "tests/support/hashed_training.h"
 #include "tests/support/suite.h"
 
 #include <inttypes.h>
@@ -27,43 +27,9 @@ struct job { /* of all ranks */
 	int nmicro; /* micro-batches of the second step; 0: two */
 	double dropout;
 	const char *const *recompute; /* ends with NULL */
-	uint64_t hash; /* of everything that must not depend on the mesh; set by rank 0 */
+	uint64_t hash; /* of gradients, weights, masters, moments, losses and norms */
 	struct tess_trainer_info info; /* of rank 0 */
 };
-
-static const char *format_model(const struct job *j, char *path, size_t size)
-{
-	snprintf(path, size, "%s/tests/data/goldens/%s", SOURCE_ROOT, j->model);
-	return path;
-}
-
-static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
-{
-	const unsigned char *at = data;
-
-	for (size_t i = 0; i < n; i++)
-		*hash = (*hash ^ at[i]) * 0x100000001b3u;
-}
-
-/* Hashes gradients, weights and moments by name, in full. */
-static tess_status hash_tensors(struct tess_trainer *t, int32_t from, int32_t to, uint64_t *hash)
-{
-	tess_status st = TESS_OK;
-
-	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
-		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
-		float *whole = calloc((size_t)about->size, sizeof *whole);
-
-		for (int32_t what = from; what <= to && !st; what++) {
-			if (what != TESS_WEIGHT && !about->trained)
-				continue;
-			st = tess_trainer_gather(t, what, i, 0, about->size, 0, whole);
-			mix_into_hash(hash, whole, (size_t)about->size * sizeof *whole);
-		}
-		free(whole);
-	}
-	return st;
-}
 
 static void make_batch(int64_t nsequences, int index, int32_t *ids, struct tess_batch *batch)
 {
@@ -77,8 +43,9 @@ static void make_batch(int64_t nsequences, int index, int32_t *ids, struct tess_
 }
 
 /* Trains on batches; the second step has two micro-batches, or more. */
-static tess_status train_on_batches(struct tess_trainer *t, struct job *j, uint64_t *hash)
+static tess_status train_on_batches(struct tess_trainer *t, const void *job, uint64_t *hash)
 {
+	const struct job *j = job;
 	static const int most = SEQUENCES + 2 * STEPS;
 	int32_t ids[MICRO][TEXT];
 	struct tess_batch micro[MICRO];
@@ -92,17 +59,16 @@ static tess_status train_on_batches(struct tess_trainer *t, struct job *j, uint6
 			make_batch(j->nsequences, (2 * step + i) % (most - (int)j->nsequences + 1),
 			           ids[i], &micro[i]);
 		st = tess_trainer_step(t, micro, n, 1e-2, &r);
-		mix_into_hash(hash, &r.loss, sizeof r.loss);
-		mix_into_hash(hash, &r.norm, sizeof r.norm);
+		hash_add_bytes(hash, &r.loss, sizeof r.loss);
+		hash_add_bytes(hash, &r.norm, sizeof r.norm);
 		if (!st)
-			st = hash_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
+			st = hash_trained_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
 	}
-	return st ? st : hash_tensors(t, TESS_WEIGHT, TESS_MOMENT2, hash);
+	return st ? st : hash_trained_tensors(t, TESS_WEIGHT, TESS_MOMENT2, hash);
 }
 
-static tess_status train_data_parallel(struct tess_world *w, void *arg)
+static tess_status run_training_job(struct job *j)
 {
-	struct job *j = arg;
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .threads = 1,
 		                                .plan = j->plan,
@@ -113,32 +79,16 @@ static tess_status train_data_parallel(struct tess_world *w, void *arg)
 		                                .recompute = j->recompute,
 		                                .weight_decay = 0.1,
 		                                .clip = 1 };
-	struct tess_trainer *t = NULL;
-	struct tess_mesh *mesh = NULL;
-	uint64_t hash = 0xcbf29ce484222325u;
-	char path[512];
-	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
+	struct hashed_training h = { .model = j->model,
+		                     .mesh = j->mesh,
+		                     .options = &options,
+		                     .train = train_on_batches,
+		                     .job = j };
+	tess_status st = hashed_training_run(&h);
 
-	if (!st)
-		st = tess_trainer_open(mesh, format_model(j, path, sizeof path), &options, &t);
-	if (!st)
-		st = train_on_batches(t, j, &hash);
-	if (!st && tess_world_rank(w) == 0) {
-		j->hash = hash;
-		j->info.size = sizeof j->info;
-		tess_trainer_get_info(t, &j->info);
-	}
-	tess_trainer_close(t);
-	tess_mesh_close(mesh);
+	j->hash = h.hash;
+	j->info = h.info;
 	return st;
-}
-
-static tess_status run_training_job(struct job *j)
-{
-	int32_t n;
-
-	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
-	return tess_world_spawn_threads(n, train_data_parallel, j);
 }
 
 #define OVER(...) \

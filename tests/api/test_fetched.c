@@ -3,6 +3,7 @@
  * of a session that has them in memory, on any mesh and for all families; files that change; what
  * is refused. The environment makes limits small, so that small models have several runs and tiles.
  */
+#include "tests/support/hash.h"
 #include "tests/support/scratch.h"
 #include "tests/support/spawn.h"
 #include "tests/support/suite.h"
@@ -24,14 +25,6 @@ struct fetched_job { /* of all ranks */
 	struct tess_session_info info;
 	int32_t files; /* weights that are in files */
 };
-
-static void add_logits_to_hash(uint64_t *hash, const float *logits, int64_t n)
-{
-	const unsigned char *at = (const unsigned char *)logits;
-
-	for (int64_t i = 0; i < n * (int64_t)sizeof *logits; i++)
-		*hash = (*hash ^ at[i]) * 0x100000001b3u;
-}
 
 static int32_t find_largest_logit(const float *logits, int64_t n)
 {
@@ -70,7 +63,8 @@ static tess_status run_fetched_steps(struct tess_session *s, struct fetched_job 
 			in[i].n = in[i].nselected = 1;
 		}
 		if (!st)
-			add_logits_to_hash(hash, logits, rows * j->info.vocabulary);
+			hash_add_bytes(hash, logits,
+			               (size_t)(rows * j->info.vocabulary) * sizeof *logits);
 		if (first && j->harm && !t)
 			j->harm();
 	}
@@ -100,7 +94,7 @@ static tess_status run_fetched(struct tess_world *w, void *arg)
 	struct tess_session *s = NULL;
 	struct tess_mesh *mesh = NULL;
 	bool first = tess_world_rank(w) == 0;
-	uint64_t hash = 0xcbf29ce484222325u;
+	uint64_t hash = HASH_BEGIN;
 	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
 
 	if (!st)

@@ -4,7 +4,7 @@
  * several buckets.
  */
 #include "tests/nn/offload/disk_faults.h"
-#include "tests/support/spawn.h"
+#include "tests/support/hashed_training.h"
 #include "tests/support/suite.h"
 
 #include <errno.h>
@@ -30,37 +30,9 @@ struct job { /* of all ranks */
 	double lr; /* 0: 1e-2 */
 	const char *refused; /* part of the message that refuses the second step; NULL: none */
 	int fails_at; /* the call of the disk in the second step that fails; 0: none */
-	uint64_t hash; /* of everything that must not depend on the job; set by rank 0 */
+	uint64_t hash; /* of gradients, weights, masters, moments, losses and norms */
 	struct tess_trainer_info info; /* of rank 0 */
 };
-
-static void add_to_hash(uint64_t *hash, const void *data, size_t n)
-{
-	const unsigned char *at = data;
-
-	for (size_t i = 0; i < n; i++)
-		*hash = (*hash ^ at[i]) * 0x100000001b3u;
-}
-
-/* Hashes gradients, weights, masters and moments by name, in full. */
-static tess_status hash_state(struct tess_trainer *t, int32_t last, uint64_t *hash)
-{
-	tess_status st = TESS_OK;
-
-	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
-		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
-		float *full = calloc((size_t)about->size, sizeof *full);
-
-		for (int32_t what = TESS_WEIGHT; what <= last && !st; what++) {
-			if (what != TESS_WEIGHT && !about->trained)
-				continue;
-			st = tess_trainer_gather(t, what, i, 0, about->size, 0, full);
-			add_to_hash(hash, full, (size_t)about->size * sizeof *full);
-		}
-		free(full);
-	}
-	return st;
-}
 
 /* Checks that no step and no save follows a failure, whose message is returned. */
 static tess_status expect_unusable(struct tess_trainer *t, const struct tess_batch *micro,
@@ -102,15 +74,34 @@ static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j
 		}
 		if (step == 1 && j->fails_at)
 			return expect_unusable(t, micro, st);
-		add_to_hash(hash, &r.loss, sizeof r.loss);
-		add_to_hash(hash, &r.norm, sizeof r.norm);
+		hash_add_bytes(hash, &r.loss, sizeof r.loss);
+		hash_add_bytes(hash, &r.norm, sizeof r.norm);
 	}
 	return st;
 }
 
-static tess_status train_offloaded(struct tess_world *w, void *arg)
+/* Resumes, trains and saves, and hashes gradients, weights, masters and moments. */
+static tess_status train_offloaded(struct tess_trainer *t, const void *job, uint64_t *hash)
 {
-	struct job *j = arg;
+	const struct job *j = job;
+	int32_t last = j->optimizer == TESS_ADAMW ? TESS_MOMENT2
+	               : j->momentum > 0          ? TESS_MOMENT1
+	                                          : TESS_MASTER;
+	char *text = NULL;
+	tess_status st = j->resume ? tess_trainer_load(t, j->resume, &text) : TESS_OK;
+
+	if (!st)
+		st = train_micro_steps(t, j, hash);
+	if (!st && j->save)
+		st = tess_trainer_save(t, j->save, 0, NULL);
+	if (!st)
+		st = hash_trained_tensors(t, TESS_WEIGHT, last, hash);
+	free(text);
+	return st;
+}
+
+static tess_status run_offload_job(struct job *j)
+{
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .threads = 1,
 		                                .overrides = j->overrides,
@@ -121,44 +112,18 @@ static tess_status train_offloaded(struct tess_world *w, void *arg)
 		                                .clip = j->clip,
 		                                .offload_optimizer = j->state,
 		                                .offload_weights = j->weights };
-	int32_t last = j->optimizer == TESS_ADAMW ? TESS_MOMENT2
-	               : j->momentum > 0          ? TESS_MOMENT1
-	                                          : TESS_MASTER;
-	struct tess_trainer *t = NULL;
-	struct tess_mesh *mesh = NULL;
-	uint64_t hash = 0xcbf29ce484222325u;
-	char path[512], *text = NULL;
-	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
+	struct hashed_training h = { .model = j->model,
+		                     .mesh = j->mesh,
+		                     .options = &options,
+		                     .train = train_offloaded,
+		                     .job = j };
+	tess_status st;
 
-	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, j->model);
-	if (!st)
-		st = tess_trainer_open(mesh, path, &options, &t);
-	if (!st && j->resume)
-		st = tess_trainer_load(t, j->resume, &text);
-	if (!st)
-		st = train_micro_steps(t, j, &hash);
-	if (!st && j->save)
-		st = tess_trainer_save(t, j->save, 0, NULL);
-	if (!st)
-		st = hash_state(t, last, &hash);
-	if (!st && tess_world_rank(w) == 0) {
-		j->hash = hash;
-		j->info.size = sizeof j->info;
-		tess_trainer_get_info(t, &j->info);
-	}
-	free(text);
-	tess_trainer_close(t);
-	tess_mesh_close(mesh);
-	return st;
-}
-
-static tess_status run_offload_job(struct job *j)
-{
-	int32_t n;
-
-	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
 	j->end = j->end ? j->end : STEPS;
-	return tess_world_spawn_threads(n, train_offloaded, j);
+	st = hashed_training_run(&h);
+	j->hash = h.hash;
+	j->info = h.info;
+	return st;
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */

@@ -3,7 +3,7 @@
  * memory for any mesh, schedule and number of micro-batches, with state in memory or in a file. The
  * environment makes limits small.
  */
-#include "tests/support/spawn.h"
+#include "tests/support/hashed_training.h"
 #include "tests/support/suite.h"
 
 #include <stdio.h>
@@ -22,39 +22,13 @@ struct job { /* of all ranks */
 	uint64_t bucket;
 	int nmicro;
 	const char *weights, *state; /* folders; NULL: memory */
-	uint64_t hash; /* of everything that must not depend on the job; set by rank 0 */
+	uint64_t hash; /* of gradients, weights, losses and norms */
 	struct tess_trainer_info info; /* of rank 0 */
 };
 
-static void fold_into_hash(uint64_t *hash, const void *data, size_t n)
+static tess_status train_few_steps(struct tess_trainer *t, const void *job, uint64_t *hash)
 {
-	const unsigned char *at = data;
-
-	for (size_t i = 0; i < n; i++)
-		*hash = (*hash ^ at[i]) * 0x100000001b3u;
-}
-
-/* Hashes values `from` to `to` of all tensors, in full. */
-static tess_status hash_trained_tensors(struct tess_trainer *t, int32_t from, int32_t to,
-                                        uint64_t *hash)
-{
-	tess_status st = TESS_OK;
-
-	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
-		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
-		float *full = calloc((size_t)about->size, sizeof *full);
-
-		for (int32_t what = from; what <= to && !st; what++) {
-			st = tess_trainer_gather(t, what, i, 0, about->size, 0, full);
-			fold_into_hash(hash, full, (size_t)about->size * sizeof *full);
-		}
-		free(full);
-	}
-	return st;
-}
-
-static tess_status train_few_steps(struct tess_trainer *t, const struct job *j, uint64_t *hash)
-{
+	const struct job *j = job;
 	int32_t ids[MICRO][IDS];
 	struct tess_training_result r = { .size = sizeof r };
 	tess_status st = TESS_OK;
@@ -68,17 +42,16 @@ static tess_status train_few_steps(struct tess_trainer *t, const struct job *j, 
 			micro[k] = (struct tess_batch){ SEQUENCES, lengths, ids[k], NULL };
 		}
 		st = tess_trainer_step(t, micro, j->nmicro, 1e-2, &r);
-		fold_into_hash(hash, &r.loss, sizeof r.loss);
-		fold_into_hash(hash, &r.norm, sizeof r.norm);
+		hash_add_bytes(hash, &r.loss, sizeof r.loss);
+		hash_add_bytes(hash, &r.norm, sizeof r.norm);
 		if (!st)
 			st = hash_trained_tensors(t, TESS_GRADIENT, TESS_GRADIENT, hash);
 	}
 	return st ? st : hash_trained_tensors(t, TESS_WEIGHT, TESS_WEIGHT, hash);
 }
 
-static tess_status train_with_weights_stored(struct tess_world *w, void *arg)
+static tess_status run_offloaded_job(struct job *j)
 {
-	struct job *j = arg;
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .threads = 1,
 		                                .plan = j->plan,
@@ -90,33 +63,16 @@ static tess_status train_with_weights_stored(struct tess_world *w, void *arg)
 		                                .clip = 1,
 		                                .offload_optimizer = j->state,
 		                                .offload_weights = j->weights };
-	struct tess_trainer *t = NULL;
-	struct tess_mesh *mesh = NULL;
-	uint64_t hash = 0xcbf29ce484222325u;
-	char path[512];
-	tess_status st = tess_mesh_open(w, j->mesh, &mesh);
+	struct hashed_training h = { .model = j->model,
+		                     .mesh = j->mesh,
+		                     .options = &options,
+		                     .train = train_few_steps,
+		                     .job = j };
+	tess_status st = hashed_training_run(&h);
 
-	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, j->model);
-	if (!st)
-		st = tess_trainer_open(mesh, path, &options, &t);
-	if (!st)
-		st = train_few_steps(t, j, &hash);
-	if (!st && tess_world_rank(w) == 0) {
-		j->hash = hash;
-		j->info.size = sizeof j->info;
-		tess_trainer_get_info(t, &j->info);
-	}
-	tess_trainer_close(t);
-	tess_mesh_close(mesh);
+	j->hash = h.hash;
+	j->info = h.info;
 	return st;
-}
-
-static tess_status run_offloaded_job(struct job *j)
-{
-	int32_t n;
-
-	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
-	return tess_world_spawn_threads(n, train_with_weights_stored, j);
 }
 
 #define LIST(...) \

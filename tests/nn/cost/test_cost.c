@@ -354,14 +354,15 @@ END_TEST
 static struct tess_step_time measure_transfer(const struct tess_machine *m, bool writes)
 {
 	const struct tess_weight weight = { .dtype = TESS_F32 };
+	struct tess_transfer transfer = {
+		.weight = &weight, .what = TESS_GRADIENT, .n = 25, .writes = writes
+	};
 	struct overlapped o;
 
 	make_overlapped(&o, -1, true);
-	o.step[0] = (struct tess_step){
-		.kind = TESS_STEP_TRANSFER,
-		.started = true,
-		.transfer = { .weight = &weight, .what = TESS_GRADIENT, .n = 25, .writes = writes },
-	};
+	o.step[0] = (struct tess_step){ .kind = TESS_STEP_TRANSFER,
+		                        .started = true,
+		                        .transfer = &transfer };
 	return measure_overlapped(m, &o);
 }
 

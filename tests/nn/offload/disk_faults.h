@@ -28,12 +28,12 @@ struct disk_calls {
 	int64_t n; /* calls */
 	int32_t under_way, max_under_way;
 	uint64_t max_bytes; /* of a call */
-	const char *begin,
-		*end; /* the range of memory that callers are expected to use; NULL: any */
+	/* the range of memory that callers are expected to use; NULL: any */
+	const char *begin, *end;
 	int64_t outside; /* calls with other memory */
 };
 
-/* Sets the faults, and forgets the calls. */
+/* Sets the faults, and resets the counts of calls. */
 void disk_faults_set(const struct disk_faults *faults);
 /* Counts calls from now on; memory outside of [begin, end) is counted. */
 void disk_calls_watch(const void *begin, const void *end);

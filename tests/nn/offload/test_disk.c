@@ -1,12 +1,8 @@
 /* Files on disk (nn/offload/disk.h): any ranges, both engines, with and without O_DIRECT. */
 #include "../../support/draw.h"
-#include "../../support/scratch.h"
 #include "../../support/suite.h"
-#include "core/base/option.h"
-#include "core/base/status.h"
 #include "disk_faults.h"
-#include "nn/offload/disk.h"
-#include "nn/offload/disk_engine.h"
+#include "open_disk.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,22 +13,6 @@
 #include <sys/syscall.h>
 
 static const char *const both_engines[] = { "uring", "threads" };
-
-/* Opens a file with an engine; NULL, with a line of output: this host has no such engine. */
-static struct tess_disk *open_by(const char *engine, int32_t rank, uint64_t bytes)
-{
-	struct tess_disk *d = NULL;
-	tess_status st;
-
-	ck_assert_int_eq(tess_option_add("test", tess_disk_options), TESS_OK);
-	ck_assert_int_eq(tess_option_set("disk_io", engine), TESS_OK);
-	st = tess_disk_open(scratch, rank, bytes, &d);
-	if (st && !strcmp(engine, "uring"))
-		printf("disk: %s skipped: %s\n", engine, tess_error());
-	else
-		ck_assert_msg(!st, "%s", tess_error());
-	return d;
-}
 
 /* ---- any ranges ------------------------------------------------------------------------------ */
 
@@ -146,7 +126,7 @@ static void write_all(struct subject *s)
 static bool open_subject(struct subject *s, const char *engine, uint64_t bytes, uint64_t *seed)
 {
 	s->bytes = bytes;
-	s->disk = open_by(engine, 0, bytes);
+	s->disk = open_disk_by(engine, 0, bytes);
 	if (!s->disk)
 		return false;
 	s->expected = malloc(bytes);
@@ -194,7 +174,7 @@ END_TEST
 START_TEST(copies_no_aligned_data)
 {
 	enum { MIB = 1 << 20, BYTES = 20 * MIB + 3 * TESS_DISK_ALIGN };
-	struct tess_disk *d = open_by("threads", 0, BYTES);
+	struct tess_disk *d = open_disk_by("threads", 0, BYTES);
 	struct tess_disk_request r = { .where = "w", .what = "weight", .bucket = -1 };
 	struct disk_calls calls;
 	char *data;
@@ -222,7 +202,7 @@ END_TEST
 
 START_TEST(starts_without_blocking)
 {
-	struct tess_disk *d = open_by("threads", 0, TESS_DISK_BLOCK);
+	struct tess_disk *d = open_disk_by("threads", 0, TESS_DISK_BLOCK);
 	struct tess_disk_request r = { .where = "w", .what = "weight", .bucket = -1 };
 
 	r.data = aligned_alloc(TESS_DISK_ALIGN, TESS_DISK_BLOCK);
@@ -262,7 +242,7 @@ START_TEST(leaves_no_name)
 		struct tess_disk *d;
 
 		disk_faults_set(&(struct disk_faults){ .no_tmpfile = i });
-		d = open_by("threads", 0, 1000);
+		d = open_disk_by("threads", 0, 1000);
 		ck_assert_int_eq(count_folder_entries(scratch), 2); /* . and .. */
 		tess_disk_close(d);
 	}
@@ -272,7 +252,7 @@ END_TEST
 static void open_buffered(void)
 {
 	for (int32_t rank = 0; rank < 2; rank++)
-		tess_disk_close(open_by("threads", rank, 1000));
+		tess_disk_close(open_disk_by("threads", rank, 1000));
 }
 
 START_TEST(warns_without_direct_io)
@@ -327,7 +307,7 @@ END_TEST
 
 START_TEST(refuses_ranges_outside)
 {
-	struct tess_disk *d = open_by("threads", 0, 1000);
+	struct tess_disk *d = open_disk_by("threads", 0, 1000);
 	struct tess_disk_request r = { .where = "w", .what = "weight", .bucket = -1, .bytes = 1 };
 
 	r.offset = UINT64_C(1) << 20;

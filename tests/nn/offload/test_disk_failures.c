@@ -1,11 +1,7 @@
 /* What files on disk report when the disk fails, and which results of the system they tolerate. */
-#include "../../support/scratch.h"
 #include "../../support/suite.h"
-#include "core/base/option.h"
-#include "core/base/status.h"
 #include "disk_faults.h"
-#include "nn/offload/disk.h"
-#include "nn/offload/disk_engine.h"
+#include "open_disk.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,18 +12,8 @@ enum { BLOCKS = 12, FILE_BYTES = BLOCKS * TESS_DISK_BLOCK };
 
 static struct tess_disk *open_disk(const char *engine)
 {
-	struct tess_disk *d = NULL;
-	tess_status st;
-
 	disk_faults_set(&(struct disk_faults){ 0 });
-	ck_assert_int_eq(tess_option_add("test", tess_disk_options), TESS_OK);
-	ck_assert_int_eq(tess_option_set("disk_io", engine), TESS_OK);
-	st = tess_disk_open(scratch, 5, FILE_BYTES, &d);
-	if (st && !strcmp(engine, "uring"))
-		printf("disk: %s skipped: %s\n", engine, tess_error());
-	else
-		ck_assert_msg(!st, "%s", tess_error());
-	return d;
+	return open_disk_by(engine, 5, FILE_BYTES);
 }
 
 static struct tess_disk_request make_request(bool writes, char *data, uint64_t offset,
