@@ -418,7 +418,7 @@ static int64_t get_weight_local_size(const struct build *b, const struct tess_we
 /* Describes a dense weight: axes in stored order; a tied head in the order of its table. */
 static struct tess_view describe_dense_weight(const struct build *b, const struct tess_weight *w)
 {
-	const struct tess_weight *home = w->table ? w->table : w;
+	const struct tess_weight *home = tess_weight_get_home(w);
 	struct tess_view v = { .dtype = w->dtype, .ndim = w->ndim };
 	int64_t each = 1;
 

@@ -37,11 +37,6 @@ struct build_gathers {
 	int32_t nitems, nlist;
 };
 
-static const struct tess_weight *get_home(const struct tess_weight *w)
-{
-	return w->table ? w->table : w;
-}
-
 static bool is_fetched(const struct build *b, const struct tess_weight *w)
 {
 	return tess_weight_is_fetched(b->p, w, b->l->rank);
@@ -49,7 +44,7 @@ static bool is_fetched(const struct build *b, const struct tess_weight *w)
 
 bool build_is_gathered(const struct build *b, const struct tess_weight *w)
 {
-	return w->rest_cut || is_fetched(b, get_home(w));
+	return w->rest_cut || is_fetched(b, tess_weight_get_home(w));
 }
 
 static int64_t count_local_elements(const struct build *b, const struct tess_weight *w)
@@ -105,7 +100,7 @@ static uint64_t add_weights(struct build *b, const struct tess_record *rec, bool
 	uint64_t bytes = 0;
 
 	for (int32_t i = 0; i < rec->nweight; i++) {
-		const struct tess_weight *w = get_home(rec->weight[i]);
+		const struct tess_weight *w = tess_weight_get_home(rec->weight[i]);
 
 		if (!build_is_gathered(b, w) || (!all && g->item[w->index].last == g->nruns))
 			continue;
@@ -125,7 +120,7 @@ static uint64_t add_pieces(struct build *b, const struct tess_record *rec,
 
 	for (int32_t i = 0; i < tile->npieces; i++) {
 		struct build_piece *piece = &tile->piece[i];
-		const struct tess_weight *w = get_home(rec->weight[piece->weight]);
+		const struct tess_weight *w = tess_weight_get_home(rec->weight[piece->weight]);
 
 		if (!build_is_gathered(b, w) || !piece->n)
 			continue;
@@ -149,8 +144,8 @@ static void note_widest(struct build *b, const struct tess_record *rec, uint64_t
 		return;
 	b->l->widest_bytes = once;
 	for (int32_t i = rec->nweight - 1; i >= 0; i--)
-		if (build_is_gathered(b, get_home(rec->weight[i])))
-			b->l->widest = get_home(rec->weight[i]);
+		if (build_is_gathered(b, tess_weight_get_home(rec->weight[i])))
+			b->l->widest = tess_weight_get_home(rec->weight[i]);
 }
 
 /* Adds what a record needs, or tile k of its tiles, to the last run or to a new one. */
@@ -460,7 +455,8 @@ int64_t build_find_tied_part(struct build *b, const struct tess_weight *w)
 void build_add_gathered_pointer(struct build *b, void **at, const struct tess_weight *w,
                                 const struct build_piece *piece, int64_t element)
 {
-	const struct item *t = &b->gathers->item[piece ? piece->item : get_home(w)->index];
+	const struct item *t =
+		&b->gathers->item[piece ? piece->item : tess_weight_get_home(w)->index];
 	struct value v = t->value;
 
 	if (piece && !piece->n) /* no elements */

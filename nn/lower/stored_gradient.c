@@ -29,7 +29,7 @@ struct build_writes *build_make_writes(struct build *b)
 
 bool build_is_gradient_stored(const struct build *b, const struct tess_weight *w)
 {
-	return tess_weight_is_fetched(b->p, w->table ? w->table : w, b->l->rank);
+	return tess_weight_is_fetched(b->p, tess_weight_get_home(w), b->l->rank);
 }
 
 static void wait_for_oldest_write(struct build *b)

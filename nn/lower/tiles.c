@@ -18,7 +18,7 @@ struct tile_plan { /* of a record */
 /* Returns the elements of a row of a weight as stored: of a tied head, of its table. */
 static int64_t count_row_elements(const struct build *b, const struct tess_weight *w)
 {
-	const struct tess_weight *home = w->table ? w->table : w;
+	const struct tess_weight *home = tess_weight_get_home(w);
 	struct tess_cut cut = build_find_cut(b, home->place, 1);
 
 	return tess_dim_get_local_size(home->dim[1], cut.nranks, cut.rank);

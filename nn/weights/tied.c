@@ -81,7 +81,7 @@ static tess_status add_gradient(const struct tess_parameters *s, struct tess_gro
 {
 	bool has_head = tess_program_has_stage(s->program, s->rank, w->stage);
 	bool has_table = tess_program_has_stage(s->program, s->rank, table->stage);
-	const struct tess_weight *kept = has_table ? table : w->table ? w->table : w;
+	const struct tess_weight *kept = has_table ? table : tess_weight_get_home(w);
 	int64_t end = s->each[kept->index].state.len;
 	float *sum = window ? window + tess_program_limit_tied_part(s->program, end) : NULL;
 	float *head = s->each[w->index].gradient; /* received parts go to its begin */
