@@ -2,9 +2,13 @@
 
 #include "core/base/status.h"
 #include "nn/program/compressed.h"
+#include "nn/program/storage.h"
 
 #include <string.h>
 #include <tessera/reduce.h>
+
+/* Bytes from which on the alignment of a buffer for transfers is worth the gap before it. */
+enum { ALIGNED_BYTES = 16 * TESS_DISK_ALIGN };
 
 struct tess_cut build_find_cut(const struct build *b, const struct tess_place *place, int32_t axis)
 {
@@ -17,9 +21,6 @@ int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v,
 
 	return tess_dim_get_local_size(v->dim[axis], cut.nranks, cut.rank);
 }
-
-/* bytes from which on the alignment of a buffer for transfers is worth the gap before it */
-enum { ALIGNED_BYTES = 16 * TESS_DISK_ALIGN };
 
 /* Counts the nodes of a rank. A single term (no dim is summed over) is on rank 0. */
 static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, int32_t along)
@@ -407,14 +408,6 @@ struct tess_view build_make_view(const struct value *v)
 		                   .stride = { v->node_stride, v->row_stride, 1 } };
 }
 
-static int64_t get_weight_local_size(const struct build *b, const struct tess_weight *w,
-                                     int32_t axis)
-{
-	struct tess_cut cut = build_find_cut(b, w->place, axis);
-
-	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
-}
-
 /* Describes a dense weight: axes in stored order; a tied head in the order of its table. */
 static struct tess_view describe_dense_weight(const struct build *b, const struct tess_weight *w)
 {
@@ -425,9 +418,9 @@ static struct tess_view describe_dense_weight(const struct build *b, const struc
 	for (int32_t a = w->ndim - 1; a >= 0; a--) {
 		int32_t to = w->in_out && a >= w->ndim - 2 ? 2 * w->ndim - 3 - a : a;
 
-		v.shape[to] = get_weight_local_size(b, w, a);
+		v.shape[to] = tess_weight_get_local_size(b->p, w, b->l->rank, a);
 		v.stride[to] = each;
-		each *= get_weight_local_size(b, home, a);
+		each *= tess_weight_get_local_size(b->p, home, b->l->rank, a);
 	}
 	return v;
 }

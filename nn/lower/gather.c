@@ -440,14 +440,13 @@ int64_t build_find_tied_part(struct build *b, const struct tess_weight *w)
 
 	for (int32_t a = w->ndim - 1; a >= 0 && w->table; a--) {
 		int32_t along = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, a);
-		struct tess_cut cut = build_find_cut(b, w->table->place, a);
 
 		if (along >= 0 && w->table->place[along].kind == TESS_REPLICATE) {
 			tess_dim_list_local_runs(w->dim[a], build_find_cut(b, w->place, a),
 			                         b->runs);
 			at += b->runs[0].start * stride;
 		}
-		stride *= tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
+		stride *= tess_weight_get_local_size(b->p, w->table, b->l->rank, a);
 	}
 	return at;
 }

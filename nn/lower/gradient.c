@@ -294,8 +294,7 @@ static void place_received(struct build *b, const struct tess_record *rec)
 
 	if (!table || build_has_record(b, rec) || b->l->gradient[w->index].ndim)
 		return;
-	n = tess_program_limit_tied_part(b->p,
-	                                 tess_weight_get_kept(b->p, table, rank, TESS_STATE).len);
+	n = tess_program_limit_part(b->p, tess_weight_get_kept(b->p, table, rank, TESS_STATE).len);
 	if (!n)
 		return;
 	buffer = open_memory(b);

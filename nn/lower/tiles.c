@@ -1,5 +1,6 @@
 /* tiles.c - cuts records into tiles: ranges of outputs, or nodes of sums. */
 #include "nn/lower/tiles.h"
+#include "nn/program/storage.h"
 
 #include <tessera/reduce.h>
 
@@ -19,16 +20,13 @@ struct tile_plan { /* of a record */
 static int64_t count_row_elements(const struct build *b, const struct tess_weight *w)
 {
 	const struct tess_weight *home = tess_weight_get_home(w);
-	struct tess_cut cut = build_find_cut(b, home->place, 1);
 
-	return tess_dim_get_local_size(home->dim[1], cut.nranks, cut.rank);
+	return tess_weight_get_local_size(b->p, home, b->l->rank, 1);
 }
 
 static int64_t count_stored_rows(const struct build *b, const struct tess_weight *w)
 {
-	struct tess_cut cut = build_find_cut(b, w->place, 0);
-
-	return tess_dim_get_local_size(w->dim[0], cut.nranks, cut.rank);
+	return tess_weight_get_local_size(b->p, w, b->l->rank, 0);
 }
 
 /* Returns the bytes to gather for `rows` rows of a weight. */
