@@ -542,3 +542,20 @@ void build_add_copy(struct build *b, const struct value *from, const struct valu
 	build_set_input(b, s, 0, from);
 	build_set_output(b, s, 0, to);
 }
+
+void build_add_to_value(struct build *b, const struct value *x, const struct value *y)
+{
+	struct value of[2] = { *x, *y };
+	struct tess_step *s;
+
+	for (int32_t i = 0; i < 2; i++) { /* nodes are dense */
+		of[i].rows *= of[i].partial ? of[i].nodes : 1;
+		of[i].partial = false;
+	}
+	if (!of[0].rows || !of[0].cols)
+		return;
+	s = build_add_op(b, TESS_OP_ADD, 2, 1);
+	build_set_input(b, s, 0, &of[1]);
+	build_set_input(b, s, 1, &of[0]);
+	build_set_output(b, s, 0, &of[1]);
+}

@@ -381,7 +381,6 @@ static struct value slice_memory(const struct build *b, const struct slot *s)
 static void store_slot(struct build *b, struct slot *slot, const struct value *d)
 {
 	struct value to;
-	struct tess_step *s;
 
 	if (build_is_gradient_stored(b, slot->record->weight[0])) {
 		build_store_gradient(b, slot->record->weight[0], find_kept_part(b, slot).start, d,
@@ -389,17 +388,10 @@ static void store_slot(struct build *b, struct slot *slot, const struct value *d
 		return;
 	}
 	to = slice_memory(b, slot);
-	if (!is_added(slot->record)) {
-		if (d->buffer != to.buffer || d->offset != to.offset)
-			build_add_copy(b, d, &to);
-		return;
-	}
-	if (!to.cols)
-		return;
-	s = build_add_op(b, TESS_OP_ADD, 2, 1);
-	build_set_input(b, s, 0, &to);
-	build_set_input(b, s, 1, d);
-	build_set_output(b, s, 0, &to);
+	if (is_added(slot->record))
+		build_add_to_value(b, d, &to);
+	else if (d->buffer != to.buffer || d->offset != to.offset)
+		build_add_copy(b, d, &to);
 }
 
 /* Starts reading what a slot is added to, if that is in a file. */

@@ -98,13 +98,8 @@ void build_read_earlier(struct build *b, const struct tess_weight *w, int64_t fi
 static void add_earlier(struct build *b, const struct tess_weight *w, int64_t first,
                         const struct build_earlier *to, const struct value *d)
 {
-	struct tess_step *s;
-
 	build_add_wait(b, to->step);
-	s = build_add_op(b, TESS_OP_ADD, 2, 1);
-	build_set_input(b, s, 0, &to->memory);
-	build_set_input(b, s, 1, d);
-	build_set_output(b, s, 0, &to->memory);
+	build_add_to_value(b, d, &to->memory);
 	write_part(b, w, first, &to->memory);
 }
 
