@@ -355,17 +355,19 @@ static void start_run(struct build *b, int32_t i)
 	}
 }
 
+static void wait_for_item(struct build *b, struct item *t)
+{
+	if (!t->start)
+		return;
+	build_add_wait(b, t->start);
+	build_keep_value(b, &t->value);
+	t->start = NULL;
+}
+
 static void wait_for_run(struct build *b, int32_t i)
 {
-	for (int32_t k = 0; k < b->gathers->run[i].n && !b->status; k++) {
-		struct item *t = get_item_of_run(b, i, k);
-
-		if (!t->start)
-			continue;
-		build_add_wait(b, t->start);
-		build_keep_value(b, &t->value);
-		t->start = NULL;
-	}
+	for (int32_t k = 0; k < b->gathers->run[i].n && !b->status; k++)
+		wait_for_item(b, get_item_of_run(b, i, k));
 }
 
 /* Returns whether there is a run i, in the segment of the run before it. */
@@ -388,24 +390,16 @@ static void fetch_requested(struct build *b)
 
 		if (!is_fetched(b, t->weight))
 			continue;
-		t->value = add_room(b, t);
-		t->start = fetch_item(b, t, &t->value);
+		start_item(b, t);
 		if (!t->start)
 			continue;
 		t->start->transfer.rows = routing->rows;
 		t->start->transfer.row_stride = routing->row_stride;
 		build_add_pointer(b, (void **)(uintptr_t)&t->start->transfer.routing, routing);
 	}
-	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
-		struct item *t = &g->item[rec->weight[i]->index];
-
-		if (!t->start)
-			continue;
-		build_add_wait(b, t->start);
-		build_keep_value(b, &t->value);
-		build_keep_value(b, routing);
-		t->start = NULL;
-	}
+	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
+		wait_for_item(b, &g->item[rec->weight[i]->index]);
+	build_keep_value(b, routing);
 }
 
 void build_gather_weights(struct build *b)

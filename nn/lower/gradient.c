@@ -81,10 +81,7 @@ static struct tess_run find_kept_run(const struct build *b, const struct tess_we
 
 static struct tess_run intersect_slot(const struct slot *s, struct tess_run run)
 {
-	int64_t lo = s->lo > run.start ? s->lo : run.start, end = run.start + run.len,
-		hi = s->lo + s->len < end ? s->lo + s->len : end;
-
-	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
+	return build_intersect_runs((struct tess_run){ s->lo, s->len }, run);
 }
 
 /* Returns the elements of a slot that this rank keeps, as a range of its gradient. */
@@ -394,14 +391,19 @@ static void store_slot(struct build *b, struct slot *slot, const struct value *d
 		build_add_copy(b, d, &to);
 }
 
+/* Returns whether a slot is added to what is in a file. */
+static bool has_earlier(const struct build *b, const struct slot *s)
+{
+	return is_added(s->record) && build_is_gradient_stored(b, s->record->weight[0]);
+}
+
 /* Starts reading what a slot is added to, if that is in a file. */
 static void read_earlier(struct build *b, struct slot *s)
 {
-	const struct tess_weight *w = s->record->weight[0];
 	struct tess_run part = find_kept_part(b, s);
 
-	if (is_added(s->record) && build_is_gradient_stored(b, w))
-		build_read_earlier(b, w, part.start, part.len, &s->earlier);
+	if (has_earlier(b, s))
+		build_read_earlier(b, s->record->weight[0], part.start, part.len, &s->earlier);
 }
 
 /* Returns whether an outstanding sum, or the bucket after these, has a gradient of w. */
@@ -571,8 +573,7 @@ static void read_earlier_bucket(struct build *b, struct bucket *k)
 	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
 		struct slot *s = &k->slot[i];
 
-		if (s->bucket != k || !is_added(s->record) || follows_slot(s) ||
-		    !build_is_gradient_stored(b, s->record->weight[0]))
+		if (s->bucket != k || !has_earlier(b, s) || follows_slot(s))
 			continue;
 		while (is_summed(b, s->record->weight[0], false))
 			finish_oldest_bucket(b);
