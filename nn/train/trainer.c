@@ -477,7 +477,6 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 
 	if (!st)
 		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
-
 	t->waited = tess_now() - began;
 	prepare_early_update(t, &s, lr);
 	if (!st)
