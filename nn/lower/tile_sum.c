@@ -82,8 +82,8 @@ static const struct build_tile *find_tile_in(const struct tile_sum *s, int32_t t
 }
 
 /*
- * Adds a node of a tree: to y itself go its leftmost tile and all sums with it. A tile that is
- * finished is no -0, so sums with it are none, and are finished.
+ * Adds a node of a tree. Its leftmost tile is computed in y, and the other tiles are added to that.
+ * A finished tile is never -0, so neither are sums with it, which need no finishing.
  */
 static void add_tree_node(struct tile_sum *s, int32_t tree, const struct tess_node *node,
                           const struct value *y)
