@@ -17,8 +17,8 @@ struct tess_data_file {
 	int64_t id_bytes, begin; /* begin: bytes before the first id */
 	int64_t nids, first, nsequences; /* first: the index of its first sequence */
 	int32_t *ids; /* ids of texts */
-	unsigned char *counts; /* of each of these ids, whether loss counts on it; NULL: on all */
-	int64_t (*run)[2]; /* begin and end of each sequence in ids; NULL: one after another */
+	unsigned char *counts; /* [nids], 1: loss counts on the id; NULL: on all */
+	int64_t (*run)[2]; /* begin and end of each sequence in ids; NULL: equal lengths */
 	int64_t capacity; /* of ids */
 	int32_t kind; /* of all rows: TESS_ROW_TEXT, ...; 0: none yet */
 	int64_t nrows, nskipped, ncounted; /* ncounted: ids on which loss counts */

@@ -45,7 +45,7 @@ static tess_status append_end(const struct tess_dataset_options *o,
 	return TESS_OK;
 }
 
-/* Encodes a text that loss counts on completely. */
+/* Encodes a text, on all of whose ids loss counts. */
 static tess_status encode_plain_text(const struct tess_dataset_options *o,
                                      struct tess_data_encoder *e, const char *text, size_t len,
                                      struct tess_data_row *r)
@@ -132,12 +132,10 @@ static tess_status render_messages(struct tess_data_encoder *e, const json_t *me
 {
 	const struct tess_chat_options options = { .size = sizeof options, .flags = flags };
 	json_t *list = json_copy((json_t *)messages);
-	char *row;
+	bool complete = list && (!more || !json_array_extend(list, (json_t *)more));
+	char *row = complete ? json_dumps(list, JSON_COMPACT) : NULL;
 	tess_status st;
 
-	if (list && more)
-		json_array_extend(list, (json_t *)more);
-	row = list ? json_dumps(list, JSON_COMPACT) : NULL;
 	json_decref(list);
 	st = row ? tess_chat_render_row(e->chat, row, strlen(row), &options, out)
 	         : tess_fail(TESS_ENOMEM, "out of memory");

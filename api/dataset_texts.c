@@ -122,6 +122,7 @@ static tess_status add_encoded_row(struct text_reader *t, const char *name,
 {
 	struct tess_data_file *f = t->file;
 	int64_t from = f->nids;
+	bool counts = row_counts(t, r);
 	tess_status st;
 
 	if (f->kind && f->kind != r->kind)
@@ -131,8 +132,8 @@ static tess_status add_encoded_row(struct text_reader *t, const char *name,
 		                 name, get_row_keys(r->kind), get_row_keys(f->kind));
 	f->kind = r->kind;
 	f->nrows++;
-	f->nskipped += !row_counts(t, r);
-	if (!row_counts(t, r) && r->counts)
+	f->nskipped += !counts;
+	if (!counts && r->counts)
 		return TESS_OK;
 	st = append_row(f, r);
 	return st || !t->options->separate ? st

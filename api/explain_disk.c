@@ -56,7 +56,7 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
                                    struct explained_pages *pages)
 {
 	struct tess_explained_rank *out = &pages->rank;
-	struct tess_traffic all = { 0 };
+	struct tess_traffic *part = pages->traffic, all = { 0 };
 
 	out->weights_disk = files->bytes[TESS_REST];
 	out->state_disk = files->bytes[TESS_STATE];
@@ -69,16 +69,17 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	out->transfer = tess_update_count_bytes(files);
 	for (int32_t i = 0; i < l->nsteps; i++)
 		if (l->step[i]->kind == TESS_STEP_TRANSFER)
-			tess_traffic_add_transfer(&l->step[i]->transfer, &pages->micro);
-	tess_traffic_add_rest(files, &pages->rest);
-	tess_traffic_add_update(files, &pages->update);
-	tess_traffic_add_times(&pages->micro, (uint64_t)tess_explaining_count_micro_batches(x),
-	                       &all);
+			tess_traffic_add_transfer(&l->step[i]->transfer,
+			                          &part[TESS_EXPLAINED_MICRO]);
 	if (files->program->training->accumulate)
-		tess_traffic_add_first(files, &pages->first);
-	tess_traffic_subtract(&pages->first, &all);
-	tess_traffic_add_times(&pages->rest, 1, &all);
-	tess_traffic_add_times(&pages->update, 1, &all);
+		tess_traffic_add_first(files, &part[TESS_EXPLAINED_FIRST]);
+	tess_traffic_add_rest(files, &part[TESS_EXPLAINED_REST]);
+	tess_traffic_add_update(files, &part[TESS_EXPLAINED_UPDATE]);
+	tess_traffic_add_times(&part[TESS_EXPLAINED_MICRO],
+	                       (uint64_t)tess_explaining_count_micro_batches(x), &all);
+	tess_traffic_subtract(&part[TESS_EXPLAINED_FIRST], &all);
+	tess_traffic_add_times(&part[TESS_EXPLAINED_REST], 1, &all);
+	tess_traffic_add_times(&part[TESS_EXPLAINED_UPDATE], 1, &all);
 	memcpy(out->disk_read, all.read, sizeof out->disk_read);
 	memcpy(out->disk_written, all.written, sizeof out->disk_written);
 }
@@ -91,28 +92,16 @@ static bool is_folder(const char *option)
 	return tess_location_parse(option) == TESS_LOCATION_DISK && strcmp(option, "disk") != 0;
 }
 
-static tess_status check_offload_device(const struct explanation *x, const char *name,
-                                        const char *option)
-{
-	const struct tess_device *device = x->model.device;
-
-	return !option || !device || device->mem == TESS_HOST
-	               ? TESS_OK
-	               : tess_fail(TESS_ENOTSUP,
-	                           "--%s %s: device %s has memory of its own, with which it is not "
-	                           "supported; leave it out, or use a device of host memory",
-	                           name, option, device->name);
-}
-
 tess_status tess_explaining_check_offload(const struct explanation *x)
 {
-	const struct tess_trainer_options *o = x->training;
+	const struct tess_device *device = x->model.device;
+	const struct tess_trainer_options *o = device ? x->training : NULL;
 	tess_status st = TESS_OK;
 
 	if (o)
-		st = check_offload_device(x, "offload-optimizer", o->offload_optimizer);
+		st = tess_location_check_device("offload-optimizer", o->offload_optimizer, device);
 	if (o && !st)
-		st = check_offload_device(x, "offload-weights", o->offload_weights);
+		st = tess_location_check_device("offload-weights", o->offload_weights, device);
 	return st;
 }
 
@@ -127,12 +116,13 @@ static tess_status open_offload_folder(const char *name, const char *dir,
                                        struct offload_folder *out)
 {
 	out->dir = dir;
+	errno = ENOTDIR;
 	return !stat(dir, &out->about) && S_ISDIR(out->about.st_mode) && !statvfs(dir, &out->space)
 	               ? TESS_OK
 	               : tess_fail(TESS_EIO,
 	                           "--%s %s: not a folder here: %s; name one, or \"disk\" for a "
 	                           "folder of another host, whose space is not checked",
-	                           name, dir, strerror(errno ? errno : ENOTDIR));
+	                           name, dir, strerror(errno));
 }
 
 static tess_status check_folder_space(const struct explanation *x, const struct offload_folder *f)

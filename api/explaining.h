@@ -9,12 +9,18 @@
 
 enum { TESS_EXPLAINED_ROWS = INT32_MAX }; /* maximum rows of a step: ops index rows by 32 bits */
 
+enum { /* parts of a step's traffic with files (nn/offload/traffic.h) */
+       TESS_EXPLAINED_MICRO, /* each micro-batch */
+       TESS_EXPLAINED_FIRST, /* what the first of several micro-batches does not read */
+       TESS_EXPLAINED_REST, /* the end of a step, without the update */
+       TESS_EXPLAINED_UPDATE,
+       TESS_EXPLAINED_TRAFFICS
+};
+
 struct explained_pages { /* a rank, the pages of its KV cache, and its traffic with files */
 	struct tess_explained_rank rank; /* first: explanations list it */
 	const struct tess_page_class *page_class; /* [classes of the program] */
-	/* of a micro-batch, and what the first of several does not read; of the update, and of the
-	 * rest of a step (nn/offload/traffic.h) */
-	struct tess_traffic micro, first, update, rest;
+	struct tess_traffic traffic[TESS_EXPLAINED_TRAFFICS];
 };
 
 struct explanation {

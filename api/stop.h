@@ -2,8 +2,8 @@
  * stop.h - finds texts that end a sequence, in a text that arrives in parts.
  *
  * The first stop text that is complete ends the text, which is cut before it; of those that are
- * complete at one byte, the longest. What a part of the text could begin is held back. So the
- * result does not depend on how the text is cut into parts.
+ * complete at one byte, the longest. The end of the text is held back while it could begin a stop
+ * text. So the result does not depend on how the text is cut into parts.
  */
 #ifndef TESS_API_STOP_H
 #define TESS_API_STOP_H

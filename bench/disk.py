@@ -64,8 +64,9 @@ def main():
         run_fio(path, args.mib, "write")
         disk = Disk(args.disk, folder, args.mib, args.engine)
         for i in range(args.rounds):
+            order = ("ours", "fio") if i % 2 else ("fio", "ours")
             for case, by in speed.items():
-                for who in ("ours", "fio") if i % 2 else ("fio", "ours"):
+                for who in order:
                     by[who].append(disk.run(case) if who == "ours" else run_fio(path, args.mib, case))
         disk.process.stdin.close()
         disk.process.wait()

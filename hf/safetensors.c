@@ -485,18 +485,10 @@ tess_status tess_safetensors_read(const struct tess_safetensors *f, const struct
 
 /* ---- open files ---------------------------------------------------------------------- */
 
-static tess_status fail_changed(const struct tess_safetensors *f)
-{
-	return tess_fail(TESS_EIO,
-	                 "%s: has changed since it was opened; its weights are read before each "
-	                 "use, so it must stay as it is: start again",
-	                 f->path);
-}
-
 static bool is_unchanged(const struct stat *a, const struct stat *b)
 {
-	return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-	       a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+	       a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
 tess_status tess_safetensors_check(const struct tess_safetensors *f)
@@ -507,21 +499,20 @@ tess_status tess_safetensors_check(const struct tess_safetensors *f)
 		return TESS_OK;
 	if (fstat(f->fd, &now))
 		return tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
-	return is_unchanged(&f->about, &now) ? TESS_OK : fail_changed(f);
+	if (is_unchanged(&f->about, &now))
+		return TESS_OK;
+	return tess_fail(TESS_EIO,
+	                 "%s: has changed since it was opened; its weights are read before each "
+	                 "use, so it must stay as it is: start again",
+	                 f->path);
 }
 
 tess_status tess_safetensors_reopen(struct tess_safetensors *f)
 {
-	struct stat now;
-
 	if (f->fd >= 0 || !f->map)
 		return TESS_OK;
 	f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (f->fd < 0)
-		return tess_file_fail_open(f->path);
-	if (fstat(f->fd, &now) || now.st_dev != f->about.st_dev || now.st_ino != f->about.st_ino)
-		return fail_changed(f);
-	return tess_safetensors_check(f);
+	return f->fd < 0 ? tess_file_fail_open(f->path) : tess_safetensors_check(f);
 }
 
 void tess_safetensors_advise(const struct tess_safetensors *f, const struct tess_slice *s,

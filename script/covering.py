@@ -71,14 +71,15 @@ def list_processes(parent):
 
 
 def run_killed(command, seconds, draw):
-    """Kills one of a run's processes after so many seconds; returns its status (0: it had ended by itself) and stderr."""
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    """Kills one of a run's processes after so many seconds; returns its status, its stderr, and whether it was killed."""
+    running, killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True), False
     try:
         output = running.communicate(timeout=seconds)[1]
     except subprocess.TimeoutExpired:
+        killed = True
         try:
             os.kill(draw.choice(list_processes(running.pid)), signal.SIGKILL)
         except ProcessLookupError:
             pass
         output = running.communicate(timeout=600)[1]
-    return running.returncode, output
+    return running.returncode, output, killed

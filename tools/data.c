@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <tessera/dataset.h>
 
+enum { SEQUENCE = 1024 }; /* maximum ids of a sequence without --sequence */
+
 #define AT(member) TESS_TOOL_AT(struct tess_tool_data, member)
 
 static const char *get_id_name(int32_t bytes)
@@ -30,7 +32,14 @@ const struct tess_tool_option tess_tool_data_options[] = {
 	{ 0 },
 };
 
-/* Prints which share of the ids is masked, if rows may have masks or are left out. */
+int32_t tess_tool_choose_sequence(const struct tess_tool_data *a, int64_t positions)
+{
+	if (a->sequence)
+		return a->sequence;
+	return positions && positions < SEQUENCE ? (int32_t)positions : SEQUENCE;
+}
+
+/* Prints the number of skipped rows and the share of masked ids, if there are any. */
 static void print_labels(const char *file, int32_t nfiles, const struct tess_dataset *d)
 {
 	struct tess_dataset_labels l = { .size = sizeof l };

@@ -11,10 +11,7 @@
 #include <string.h>
 #include <tessera/split.h>
 
-enum {
-	PIECE = 4 << 20, /* elements that rank 0 gathers at once */
-	SEQUENCE = 1024, /* maximum ids of a sequence without --sequence */
-};
+enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at once */
 
 struct grad_command {
 	struct tess_tool_session session;
@@ -189,10 +186,7 @@ static tess_status read_data_files(struct grad_command *a)
 	struct tess_dataset *d = NULL;
 	tess_status st = tess_session_check(a->session.model, NULL, 1, NULL, &info);
 
-	if (!a->rows.sequence)
-		a->rows.sequence = info.positions && info.positions < SEQUENCE
-		                           ? (int32_t)info.positions
-		                           : SEQUENCE;
+	a->rows.sequence = tess_tool_choose_sequence(&a->rows, info.positions);
 	if (!st)
 		st = tess_tool_open_data(&a->rows, a->session.model, info.vocabulary, &a->data, &d);
 	if (!st)

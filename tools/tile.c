@@ -28,8 +28,8 @@ tess_status tess_tool_check_tile(uint64_t tile, uint64_t memory)
 	               : TESS_OK;
 }
 
-/* Explains the step with a tile; 0: none. Keeps in *t what needs the least memory. */
-static tess_status try_tile(struct tess_tool_tiling *t, uint64_t tile, struct tile_trial *out)
+/* Explains the step with a tile; 0: none. */
+static tess_status try_tile(const struct tess_tool_tiling *t, uint64_t tile, struct tile_trial *out)
 {
 	struct tess_trainer_options options = t->options;
 	struct tess_explanation *e = NULL;
@@ -51,7 +51,10 @@ static tess_status try_tile(struct tess_tool_tiling *t, uint64_t tile, struct ti
 	return TESS_OK;
 }
 
-/* Takes a trial that fits, or that needs less than those before, of which none did. */
+/*
+ * Takes a trial that fits, or that needs less memory than the one taken before. Returns whether it
+ * fits.
+ */
 static bool take_trial(struct tess_tool_tiling *t, const struct tile_trial *trial)
 {
 	bool fits = trial->used <= t->memory;
@@ -82,7 +85,7 @@ tess_status tess_tool_find_tile(struct tess_tool_tiling *t)
 	}
 	for (uint64_t step = tile / 2; !st && fits && step >= tile >> TILE_STEPS; step /= 2) {
 		st = try_tile(t, tile + step, &trial);
-		if (!st && trial.used <= t->memory && take_trial(t, &trial))
+		if (!st && take_trial(t, &trial))
 			tile += step;
 	}
 	return st;

@@ -182,6 +182,8 @@ struct tess_tool_data { /* how files of data for training are read */
 };
 /* Options that set a struct tess_tool_data. */
 extern const struct tess_tool_option tess_tool_data_options[];
+/* Returns the maximum ids of a sequence: a->sequence, or `positions` (0: no limit) up to 1024. */
+int32_t tess_tool_choose_sequence(const struct tess_tool_data *a, int64_t positions);
 /* Opens files of data, and prints the share of masked ids. Messages name file and line. */
 tess_status tess_tool_open_data(const struct tess_tool_data *a, const char *model,
                                 int64_t vocabulary, const struct tess_tool_list *files,

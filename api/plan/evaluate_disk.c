@@ -49,37 +49,16 @@ void evaluation_measure_files(struct evaluation *e)
 	f->disk_limit = m->disk_ranks ? m->disk_size / m->disk_ranks : m->disk_size;
 }
 
-/* Returns the longest time of a kind of traffic of a rank; at: its offset in explained_pages. */
-static double find_longest(const struct evaluation *e, size_t at)
+double evaluation_time_files(const struct evaluation *e, int32_t part)
 {
 	double most = 0;
 
 	for (int32_t r = 0; r < e->x.e.nranks; r++) {
-		const char *pages = (const char *)e->x.e.ranks[r];
-		double seconds = tess_traffic_time(e->planner->machine,
-		                                   (const struct tess_traffic *)(pages + at));
+		const struct explained_pages *pages =
+			(const struct explained_pages *)e->x.e.ranks[r];
+		double seconds = tess_traffic_time(e->planner->machine, &pages->traffic[part]);
 
 		most = seconds > most ? seconds : most;
 	}
 	return most * e->planner->machine->time[TESS_TERM_DISK];
-}
-
-double evaluation_time_micro_files(const struct evaluation *e)
-{
-	return find_longest(e, offsetof(struct explained_pages, micro));
-}
-
-double evaluation_time_first_files(const struct evaluation *e)
-{
-	return find_longest(e, offsetof(struct explained_pages, first));
-}
-
-double evaluation_time_rest_files(const struct evaluation *e)
-{
-	return find_longest(e, offsetof(struct explained_pages, rest));
-}
-
-double evaluation_time_update_files(const struct evaluation *e)
-{
-	return find_longest(e, offsetof(struct explained_pages, update));
 }

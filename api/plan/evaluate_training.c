@@ -106,14 +106,14 @@ static void add_files(struct evaluation *e, double seconds)
 	const struct tess_machine *m = e->planner->machine;
 	double factor = m->time[TESS_TERM_DISK], first, *term = &e->out->terms[TESS_TERM_DISK];
 	double buckets = ceil(evaluation_count_state(e) / (double)tess_offload_get_bucket(p));
-	double waited =
-		tess_update_wait_time(seconds * m->time[TESS_TERM_OPTIMIZER],
-	                              evaluation_time_update_files(e), buckets > 1 ? buckets : 1);
+	double update = evaluation_time_files(e, TESS_EXPLAINED_UPDATE);
+	double waited = tess_update_wait_time(seconds * m->time[TESS_TERM_OPTIMIZER], update,
+	                                      buckets > 1 ? buckets : 1);
 
 	if (factor <= 0)
 		return;
-	waited = (waited + evaluation_time_rest_files(e)) / factor;
-	first = evaluation_time_first_files(e) / factor;
+	waited = (waited + evaluation_time_files(e, TESS_EXPLAINED_REST)) / factor;
+	first = evaluation_time_files(e, TESS_EXPLAINED_FIRST) / factor;
 	*term = (*term > first ? *term - first : 0) + waited;
 }
 

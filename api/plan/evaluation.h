@@ -63,13 +63,8 @@ void evaluation_keep_slowest(struct tess_step_time *kept, const struct tess_step
 tess_status evaluation_check_disk(const struct evaluation *e);
 /* Sets bytes of files, and those that a step moves. */
 void evaluation_measure_files(struct evaluation *e);
-/* Returns the seconds in which a rank moves what a micro-batch, or a step after these, needs. */
-double evaluation_time_micro_files(const struct evaluation *e);
-/* Returns the seconds of what the first of several micro-batches does not read. */
-double evaluation_time_first_files(const struct evaluation *e);
-double evaluation_time_rest_files(const struct evaluation *e);
-/* Returns the seconds in which a rank moves what its update reads and writes. */
-double evaluation_time_update_files(const struct evaluation *e);
+/* Returns the seconds of a part of a step's traffic, TESS_EXPLAINED_..., of the slowest rank. */
+double evaluation_time_files(const struct evaluation *e, int32_t part);
 /* Returns the most elements of optimizer state of a rank. */
 double evaluation_count_state(const struct evaluation *e);
 

@@ -71,8 +71,8 @@ struct tess_sample {
 	double products; /* seconds of those of the backward */
 	double state; /* elements that the optimizer updates */
 	double returned; /* bytes of weights that it leaves in shares, those of all ranks */
-	double transfers,
-		update; /* seconds of the disk: of a micro-batch, and after the last one */
+	double transfers; /* seconds of the disk, of a micro-batch */
+	double update; /* seconds of the disk, after the last micro-batch */
 	double holds[TESS_HOLDS]; /* bytes */
 };
 

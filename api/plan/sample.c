@@ -62,8 +62,9 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 		out->products = halves.backward.term[TESS_TERM_PRODUCT] *
 		                p->machine->time[TESS_TERM_PRODUCT];
 		out->state = evaluation_count_state(&e);
-		out->transfers = evaluation_time_micro_files(&e);
-		out->update = evaluation_time_update_files(&e) + evaluation_time_rest_files(&e);
+		out->transfers = evaluation_time_files(&e, TESS_EXPLAINED_MICRO);
+		out->update = evaluation_time_files(&e, TESS_EXPLAINED_UPDATE) +
+		              evaluation_time_files(&e, TESS_EXPLAINED_REST);
 		out->returned = count_returned_payload(e.x.program);
 		memcpy(out->holds, f.holds, sizeof out->holds);
 	}

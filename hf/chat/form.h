@@ -7,8 +7,8 @@
 #include <tessera/chat.h>
 #include <time.h>
 
-/* Bytes in strings of forms that stand for bos_token and eos_token of the checkpoint, and for the
- * date as strftime's "%d %b %Y", "%Y-%m-%d" and "%B %d, %Y". */
+/* Placeholders in the strings of forms: bos_token and eos_token of the checkpoint, and the date in
+ * strftime's "%d %b %Y", "%Y-%m-%d" and "%B %d, %Y". */
 #define TESS_CHAT_BOS "\1"
 #define TESS_CHAT_EOS "\2"
 #define TESS_CHAT_DATE_SHORT "\3"
@@ -25,9 +25,9 @@ enum tess_chat_flag {
 	TESS_CHAT_STRIP_FIRST = 1 << 27,
 	/* After a leading system message, user and assistant alternate, from user on. */
 	TESS_CHAT_ALTERNATE = 1 << 3,
-	/* System messages: none; only as first message; joined by empty lines at the beginning;
-	 * only one, at the beginning, from any place; in the first user message; in a last user
-	 * message. */
+	/* How system messages are rendered: refused; only as the first message; all joined by empty
+	 * lines at the beginning; a single one, moved to the beginning; inside of the first user
+	 * message; inside of the user message that is last. */
 	TESS_CHAT_NO_SYSTEM = 1 << 4,
 	TESS_CHAT_SYSTEM_FIRST = 1 << 5,
 	TESS_CHAT_SYSTEM_JOINED = 1 << 6,
@@ -36,33 +36,36 @@ enum tess_chat_flag {
 	TESS_CHAT_SYSTEM_IN_LAST = 1 << 9,
 	/* The system message may be at any place, and is moved to the beginning. */
 	TESS_CHAT_SYSTEM_ANYWHERE = 1 << 10,
-	/* An empty system message at the beginning counts as none; it then is rendered as a later
-	 * one. */
+	/* An empty system message at the beginning is replaced by `bare`; with the second flag it
+	 * is also rendered like a later one. */
 	TESS_CHAT_EMPTY_IS_BARE = 1 << 11,
 	TESS_CHAT_EMPTY_IS_LATER = 1 << 12,
-	/* Messages, or system messages, without content are left out. */
+	/* Messages without content, or only system messages without content, are left out. */
 	TESS_CHAT_SKIP_EMPTY = 1 << 13,
 	TESS_CHAT_SKIP_EMPTY_SYSTEM = 1 << 14,
 	/* An empty assistant message is refused. */
 	TESS_CHAT_NO_EMPTY_ANSWER = 1 << 15,
-	/* Only what follows the last "</think>" of an answer is rendered; in training all of it. */
+	/* Only the text after the last "</think>" of an answer is rendered; with the second flag,
+	 * all of it in training. */
 	TESS_CHAT_DROP_THINKING = 1 << 16,
 	TESS_CHAT_TRAIN_THINKING = 1 << 17,
-	/* The text always ends with the beginning of an answer, or only if a message follows the
-	 * system message, or only if the last of the other messages is the user's. */
+	/* The text ends with the beginning of an answer: always, even if it is not requested; only
+	 * if a message follows the system message; only if the last message, without system
+	 * messages, is the user's. */
 	TESS_CHAT_ALWAYS_PROMPT = 1 << 18,
 	TESS_CHAT_PROMPT_AFTER_TURN = 1 << 19,
 	TESS_CHAT_PROMPT_AFTER_USER = 1 << 20,
-	/* `final` ends a last answer only without the beginning of another one. */
+	/* `final` ends the last answer only if no beginning of another answer follows it. */
 	TESS_CHAT_FINAL_UNPROMPTED = 1 << 21,
-	/* In training, what precedes an answer counts, too. */
+	/* In training, assistant.before counts as a part of the answer. */
 	TESS_CHAT_TRAIN_HEADER = 1 << 22,
-	/* In training, the line feed before an answer counts, too. */
+	/* In training, the line feed before an answer counts as a part of it. */
 	TESS_CHAT_TRAIN_LINE_FEED = 1 << 26,
-	/* The template accepts lists of parts as content: joined, or stripped one by one. */
+	/* The template accepts lists of parts as content, and joins them; with the second flag, it
+	 * strips each part first. */
 	TESS_CHAT_PARTS = 1 << 23,
 	TESS_CHAT_PARTS_STRIPPED = 1 << 24,
-	/* A user message with the system message in it is stripped as one. */
+	/* A user message that contains the system message is stripped together with it. */
 	TESS_CHAT_STRIP_WITH_SYSTEM = 1 << 25,
 };
 

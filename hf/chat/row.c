@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns whether a value says something: it is not null, false, or empty. */
+/* Returns whether a value is other than null, false and empty. */
 static bool has_value(const json_t *v)
 {
 	return v && !json_is_null(v) && !json_is_false(v) &&
@@ -15,7 +15,7 @@ static bool has_value(const json_t *v)
 	                           : !json_is_object(v) || json_object_size(v) > 0);
 }
 
-/* Fails if one of the keys, which end with NULL, would be lost. */
+/* Fails if the object has a value at one of `keys`, which end with NULL: it would be lost. */
 static tess_status refuse_keys(const json_t *o, const char *const keys[])
 {
 	for (int i = 0; keys[i]; i++)
@@ -37,7 +37,7 @@ static tess_status check_part(const json_t *part)
 	                 "\"text\", \"text\": \"Hello\"}");
 }
 
-/* Joins parts behind out->joined, whose address may still change. */
+/* Appends the texts of the parts to `joined`, whose address may change until all are read. */
 static tess_status join_parts(const struct tess_chat_form *form, const json_t *parts,
                               struct tess_text *joined)
 {
@@ -85,7 +85,7 @@ static tess_status read_parts(const struct tess_chat_form *form, const json_t *p
 	return join_parts(form, parts, &r->joined);
 }
 
-/* Sets the contents that are in r->joined, in their order. */
+/* Points the messages that have several parts to their contents in r->joined. */
 static void place_joined(struct tess_chat_row *r)
 {
 	size_t end = r->joined.len;

@@ -5,7 +5,7 @@
 #include "hf/chat/form.h"
 
 struct tess_chat_source { /* what a checkpoint has; strings are its own */
-	char *file; /* that has the template; NULL: there is none */
+	char *file; /* path of the file with the template; NULL: the checkpoint has no template */
 	char *text;
 	size_t len;
 	char *bos, *eos; /* bos_token and eos_token; "" if not named */
@@ -17,7 +17,7 @@ void tess_chat_source_free(struct tess_chat_source *s);
 
 /*
  * Returns the form of a template's text, or NULL. Writes the SHA-256 of the normalised text in
- * hexadecimal. Normalised as Jinja reads it: ends of lines are LF, and one at the end is removed.
+ * hexadecimal. Like Jinja, it converts line ends to LF, and removes one at the end of the text.
  */
 const struct tess_chat_form *tess_chat_recognise(const char *text, size_t len, char sha256[65]);
 

@@ -35,9 +35,9 @@ void tess_vocab_free(struct tess_vocab *v);
 struct tess_ids {
 	int32_t *id;
 	size_t n, capacity;
-	uint32_t *begin; /* with `placed`: where the part of the text of each id begins */
+	uint32_t *begin; /* offset of each id in the text; only if `placed` */
 	bool placed;
-	uint32_t at; /* where the part of the next id begins */
+	uint32_t at; /* offset of the next id in the text */
 };
 tess_status tess_ids_add(struct tess_ids *ids, int32_t id);
 void tess_ids_free(struct tess_ids *ids);

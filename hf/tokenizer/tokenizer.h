@@ -8,7 +8,7 @@
 tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
                                  struct tess_tokenizer **out);
 
-/* A border in a text, and the ids there: alike, unless the border is inside of one. */
+/* A border in a text, and the ids at it. Both are equal unless an id has bytes on both sides. */
 struct tess_token_border {
 	size_t at; /* its byte in the text; the caller sets it */
 	size_t ends_after; /* the first id whose text ends after the border */

@@ -15,6 +15,17 @@ int32_t tess_location_parse(const char *option)
 	                                 : TESS_LOCATION_DISK;
 }
 
+tess_status tess_location_check_device(const char *name, const char *option,
+                                       const struct tess_device *device)
+{
+	return !option || device->mem == TESS_HOST
+	               ? TESS_OK
+	               : tess_fail(TESS_ENOTSUP,
+	                           "--%s %s: device %s has memory of its own, with which it is not "
+	                           "supported; leave it out, or use the device cpu",
+	                           name, option, device->name);
+}
+
 int64_t tess_offload_get_bucket(const struct tess_program *p)
 {
 	return p->offload_bucket ? (int64_t)p->offload_bucket : TESS_OFFLOAD_BUCKET;

@@ -22,6 +22,12 @@ uint64_t tess_offload_pad(uint64_t bytes);
 
 /* Returns the location that an option names: NULL, "host" or a folder. */
 int32_t tess_location_parse(const char *option);
+/*
+ * Checks that a device takes an option that moves values. name: that of the command's option.
+ * TESS_ENOTSUP: the device has memory of its own.
+ */
+tess_status tess_location_check_device(const char *name, const char *option,
+                                       const struct tess_device *device);
 
 /*
  * Returns whether a rank's weight at rest, and its gradient, are in a file: fetched before use. In

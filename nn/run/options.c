@@ -13,8 +13,8 @@ const struct tess_option tess_run_options[] = {
 	  "1: compare all bytes of weights, and after each module the values that must be "
 	  "equal on all ranks; find NaN and Inf" },
 	{ "offload_min", "65536",
-	  "bytes of a rank's part of a weight from which on an option that moves weights or "
-	  "state to files moves it" },
+	  "minimum bytes of a rank's part of a weight, or of its state, that offloading moves to "
+	  "files" },
 	{ "offload_bucket", "1048576",
 	  "elements of the optimizer's state in files that are read, changed and written at once; "
 	  "generation reads weights ahead in parts of 32 times as many bytes" },

@@ -95,19 +95,14 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 static tess_status check_offload_option(const char *name, const char *value,
                                         const struct tess_device *device)
 {
-	int32_t location = tess_location_parse(value);
+	tess_status st = tess_location_check_device(name, value, device);
 
-	if (location != TESS_LOCATION_DEVICE && device->mem != TESS_HOST)
-		return tess_fail(TESS_ENOTSUP,
-		                 "--%s %s: device %s has memory of its own, with which it is not "
-		                 "supported; leave it out, or use TESSERA_DEVICE=cpu",
-		                 name, value, device->name);
-	if (value && (!*value || !strcmp(value, "disk")))
+	if (!st && value && (!*value || !strcmp(value, "disk")))
 		return tess_fail(TESS_EINVAL,
 		                 "--%s: the strategy names no folder; use --%s DIR, a folder on a "
 		                 "local disk, or ./disk for a folder of that name",
 		                 name, name);
-	return TESS_OK;
+	return st;
 }
 
 tess_status tess_trainer_check(const struct tess_trainer_options *options)

@@ -261,7 +261,7 @@ START_TEST(texts_end_before_stop_texts)
 }
 END_TEST
 
-/* What was held back is the end of a text that ends otherwise. */
+/* A text that ends for another reason contains the bytes that were held back. */
 START_TEST(held_text_is_not_lost)
 {
 	static struct job all = { .mesh = "tp=1" }, held;

@@ -1,28 +1,15 @@
 /* test_chat_command.c - `tessera generate --messages`: what it computes, stops at and refuses. */
+#include "tests/support/command.h"
 #include "tests/support/scratch.h"
 
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <sys/wait.h>
 
 /* Runs a shell command in the source folder, with the tool as $T and the scratch as $D. */
 static int run_tool(char *out, size_t capacity, const char *command)
 {
-	char full[8192];
-	size_t n;
-	int status;
-	FILE *f;
-
-	ck_assert_int_lt(snprintf(full, sizeof full, "cd '%s' && T='%s' D='%s'; { %s; } 2>&1",
-	                          SOURCE_ROOT, TESSERA, scratch, command),
-	                 sizeof full);
-	f = popen(full, "r");
-	ck_assert(f != NULL);
-	n = fread(out, 1, capacity - 1, f);
-	out[n] = '\0';
-	status = pclose(f);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+	return command_run(out, capacity, "cd '%s' && T='%s' D='%s'; { %s; } 2>&1", SOURCE_ROOT,
+	                   TESSERA, scratch, command);
 }
 
 /* Returns the parsed lines that a command prints, sorted by their index. */
@@ -59,7 +46,7 @@ static const char rows_of_chats[] =
 	"{\"messages\": [{\"role\": \"system\", \"content\": \"A\"}, {\"role\": \"user\", "
 	"\"content\": \"B\"}], \"max_tokens\": 2, \"source\": 7}\n";
 
-/* A checkpoint with the chat template that was the default of Transformers. */
+/* Makes a checkpoint with ChatML, once the default template of Transformers. */
 static void make_chat_checkpoint(void)
 {
 	char out[1024];
@@ -252,24 +239,19 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("chat_command");
-	TCase *c = tcase_create("all");
-	SRunner *r = srunner_create(s);
-	int failures;
+	SRunner *r;
+	TCase *c = suite_begin("chat_command", 120, &r);
+	int failed;
 
 	scratch_make();
 	make_chat_checkpoint();
-	tcase_set_timeout(c, 120);
 	tcase_add_test(c, ids_are_those_of_the_text);
 	tcase_add_loop_test(c, ranks_answer_alike, 0, 4);
 	tcase_add_test(c, answer_ends_with_its_turn);
 	tcase_add_test(c, info_names_the_template);
 	tcase_add_loop_test(c, bad_chats_are_refused, 0, REFUSALS);
 	tcase_add_loop_test(c, bad_lines_fail_alone, 0, 3);
-	suite_add_tcase(s, c);
-	srunner_run_all(r, CK_ENV);
-	failures = srunner_ntests_failed(r);
-	srunner_free(r);
+	failed = suite_end(r);
 	scratch_remove();
-	return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+	return failed;
 }

@@ -372,7 +372,7 @@ static void expect_text(const struct tess_chat *c, const char *row, const char *
 	tess_chat_text_free(&text);
 }
 
-/* As Transformers renders it: the template trims only a system message that begins. */
+/* The template of Llama 4 strips a system message only if it is the first message. */
 START_TEST(only_the_first_system_message_is_stripped)
 {
 	static const char row[] = "[{\"role\": \"system\", \"content\": \" a \"},"

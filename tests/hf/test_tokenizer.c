@@ -109,7 +109,7 @@ END_TEST
 
 /* ---- borders --------------------------------------------------------------------------------- */
 
-/* Compares the ids of a text, and the id that has each character; null: as a removed one. */
+/* Compares the ids of a text, and the id of each character; null: the character was removed. */
 static void check_borders(const struct tess_tokenizer *t, const json_t *one)
 {
 	const json_t *text = json_array_get(one, 0), *want = json_array_get(one, 2), *id;

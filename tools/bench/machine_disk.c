@@ -23,7 +23,7 @@ static tess_status time_requests(struct tess_disk *d, char *memory, int32_t n, b
 	for (int32_t i = 0; i < n + DISK_REQUESTS && !st; i++) {
 		struct tess_disk_request *r = &ring[i % DISK_REQUESTS];
 
-		if (i >= DISK_REQUESTS && i - DISK_REQUESTS < n)
+		if (i >= DISK_REQUESTS)
 			st = tess_disk_wait(d, r);
 		if (i >= n || st)
 			continue;

@@ -14,7 +14,6 @@
 static tess_status parse_prompt(const char *name, const char *text, void *to)
 {
 	struct prompts *p = to;
-
 	bool lines = !strcmp(name, "--prompts") || !strcmp(name, "--messages");
 
 	if (p->lines || (p->n && lines))
@@ -61,7 +60,7 @@ static tess_status check_stop_options(const struct generate_options *a)
 	return TESS_OK;
 }
 
-/* Checks the options of --messages, which may precede it. */
+/* Refuses options of conversations without --messages, which they may precede. */
 static tess_status check_chat_options(const struct generate_options *a)
 {
 	const char *option = a->system ? "--system" : a->template_name ? "--chat-template" : NULL;

@@ -47,6 +47,18 @@ static tess_status add_prompt(struct prompts *p, const char *option, struct prom
 	return TESS_OK;
 }
 
+/* Copies `len` bytes, which may contain zeros, and appends a 0. Returns NULL without memory. */
+static char *copy_prompt_bytes(const char *s, size_t len)
+{
+	char *copy = malloc(len + 1);
+
+	if (copy) {
+		memcpy(copy, s, len);
+		copy[len] = '\0';
+	}
+	return copy;
+}
+
 tess_status prompts_add_text(struct prompts *p, const char *text, size_t len)
 {
 	struct prompt *last = NULL;
@@ -54,13 +66,9 @@ tess_status prompts_add_text(struct prompts *p, const char *text, size_t len)
 
 	if (st)
 		return st;
-	last->text = malloc(len + 1);
-	if (!last->text)
-		return tess_fail(TESS_ENOMEM, "--prompt: out of memory");
-	memcpy(last->text, text, len);
-	last->text[len] = '\0';
+	last->text = copy_prompt_bytes(text, len);
 	last->len = len;
-	return TESS_OK;
+	return last->text ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompt: out of memory");
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -208,18 +216,6 @@ tess_status prompts_add_ids(struct prompts *p, const char *text)
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
 
-/* Copies `len` bytes, and appends a 0. Returns NULL without memory. */
-static char *copy_line(const char *s, size_t len)
-{
-	char *copy = malloc(len + 1);
-
-	if (copy) {
-		memcpy(copy, s, len);
-		copy[len] = '\0';
-	}
-	return copy;
-}
-
 /* Reads an optional number. TESS_EINVAL: not a number within [lo, hi]. */
 static tess_status read_real(const json_t *o, const char *key, double lo, double hi, double *out)
 {
@@ -363,7 +359,7 @@ static tess_status read_object(const json_t *o, struct prompt *p)
 	if (st || !text)
 		return st;
 	p->len = json_string_length(text);
-	p->text = copy_line(json_string_value(text), p->len);
+	p->text = copy_prompt_bytes(json_string_value(text), p->len);
 	return p->text ? TESS_OK : tess_fail(TESS_ENOMEM, "--prompts: out of memory");
 }
 
@@ -371,7 +367,7 @@ static tess_status read_object(const json_t *o, struct prompt *p)
 static tess_status read_conversation(const json_t *o, const char *line, size_t len,
                                      struct prompt *p)
 {
-	p->row = copy_line(line, len);
+	p->row = copy_prompt_bytes(line, len);
 	p->nrow = len;
 	if (!p->row)
 		return tess_fail(TESS_ENOMEM, "--messages: out of memory");
@@ -402,7 +398,7 @@ static tess_status add_line(struct prompts *p, const char *line, size_t len, int
 	return st == TESS_EINVAL ? set_prompt_error(p, last) : st;
 }
 
-static tess_status add_lines(struct prompts *p, const char *path)
+tess_status prompts_add_lines(struct prompts *p, const char *path)
 {
 	char *text;
 	size_t len = 0;
@@ -424,15 +420,10 @@ static tess_status add_lines(struct prompts *p, const char *path)
 	return st;
 }
 
-tess_status prompts_add_lines(struct prompts *p, const char *path)
-{
-	return add_lines(p, path);
-}
-
 tess_status prompts_add_messages(struct prompts *p, const char *path)
 {
 	p->chats = true;
-	return add_lines(p, path);
+	return prompts_add_lines(p, path);
 }
 
 const char *prompts_get_option(const struct prompts *p)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HASHED_AT_ONCE = 1 << 20, SEQUENCE = 1024 };
+enum { HASHED_AT_ONCE = 1 << 20 };
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
@@ -181,9 +181,7 @@ static tess_status open_train_run(struct train_run *r)
 	r->info.size = sizeof r->info;
 	r->result.size = sizeof r->result;
 	tess_trainer_get_info(r->trainer, &r->info);
-	r->sequence = a->rows.sequence                                    ? a->rows.sequence
-	              : r->info.positions && r->info.positions < SEQUENCE ? r->info.positions
-	                                                                  : SEQUENCE;
+	r->sequence = tess_tool_choose_sequence(&a->rows, r->info.positions);
 	r->lengths = calloc((size_t)a->batch, sizeof *r->lengths);
 	r->ids = calloc((size_t)(a->batch * r->sequence), sizeof *r->ids);
 	r->labels = calloc((size_t)(a->batch * r->sequence), sizeof *r->labels);

@@ -1,7 +1,7 @@
 /* tile.c - the tile that `tessera train --tile auto` takes. */
 #include "train.h"
 
-/* Writes the tile that the step has: without one of its own, that of the strategy. */
+/* Writes the tile of the step: that of the options, or else that of the strategy. */
 static void format_tile(const struct train_options *a, const struct tess_tool_tiling *t,
                         char text[64])
 {
