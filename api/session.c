@@ -2,7 +2,6 @@
 
 #include "api/fingerprint.h"
 #include "api/requests.h"
-#include "core/base/option.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
@@ -165,32 +164,23 @@ tess_status tess_planned_model_record_training(const struct tess_planned_model *
                                                const struct tess_pipeline *pipeline,
                                                struct tess_program **out)
 {
-	int64_t min = 0, bucket = 0;
-	struct tess_record_options options;
-	tess_status st = tess_option_get_int("offload_min", 1, INT64_MAX, &min);
-
-	if (!st)
-		st = tess_option_get_int("offload_bucket", 1, 1 << 28, &bucket);
-	if (st)
-		return st;
-	options = (struct tess_record_options){ .model = p->model,
-		                                .plan = &p->plan,
-		                                .source = &p->source,
-		                                .mesh = *mesh,
-		                                .positions = p->positions,
-		                                .rest_location = p->rest_location,
-		                                .offload_min = (uint64_t)min,
-		                                .offload_bucket = (uint64_t)bucket,
-		                                .tile = p->tile,
-		                                .values = p->values,
-		                                .device = p->device,
-		                                .pipeline = pipeline,
-		                                .training = training };
+	struct tess_record_options options = { .model = p->model,
+		                               .plan = &p->plan,
+		                               .source = &p->source,
+		                               .mesh = *mesh,
+		                               .positions = p->positions,
+		                               .rest_location = p->rest_location,
+		                               .tile = p->tile,
+		                               .values = p->values,
+		                               .device = p->device,
+		                               .pipeline = pipeline,
+		                               .training = training };
+	tess_status st = tess_run_read_offload(&options.offload_min, &options.offload_bucket);
 
 	for (int64_t i = 0; i < training->nsequences; i++)
 		options.ntokens += training->lengths[i];
 	options.nselected = options.ntokens;
-	return record_checked(p, &options, out);
+	return st ? st : record_checked(p, &options, out);
 }
 
 void tess_planned_model_warn_unused(const struct tess_planned_model *p,

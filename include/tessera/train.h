@@ -89,7 +89,8 @@ struct tess_trainer_options {
 	 * memory of the device. "disk", of a strategy, is a folder that is not named: only
 	 * tess_explain_training takes it. */
 	const char *offload_optimizer;
-	/* Where weights are between their uses, likewise; in a folder, gradients too. */
+	/* Where weights are between their uses: a folder, "host" or NULL, as for offload_optimizer.
+	 * A folder also has their gradients. */
 	const char *offload_weights;
 	/* Maximum bytes of a weight that is gathered or fetched at once; 0: no limit. */
 	uint64_t tile;

@@ -246,7 +246,7 @@ static const struct tess_weight *find_gradient_weight(const struct tess_program 
 	int32_t i = 0;
 
 	if (!w->table || (p->pipeline_along < 0 && !p->training->several))
-		return w->table ? w->table : w;
+		return tess_weight_get_home(w);
 	while (p->weight[i]->table != w->table)
 		i++;
 	return p->weight[i];
@@ -256,7 +256,7 @@ void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight
                                struct tess_tensor *d)
 {
 	struct tess_program *p = b->r->p;
-	const struct tess_weight *home = w->table ? w->table : w, *to = find_gradient_weight(p, w);
+	const struct tess_weight *home = tess_weight_get_home(w), *to = find_gradient_weight(p, w);
 	struct tess_gradient *list;
 	struct tess_record *rec;
 	bool added;

@@ -241,23 +241,14 @@ static void add_dx_op(struct build *b, const struct tess_record *rec, const stru
 void build_add_linear_dx(struct build *b, const struct tess_record *rec)
 {
 	const struct build_tiling *tiling = build_get_tiling(b);
-	struct value *y = build_get_value(b, rec->out[0]), part;
+	struct value *y = build_get_value(b, rec->out[0]);
 
 	if (!tiling) {
 		add_dx_op(b, rec, NULL, y);
 		return;
 	}
-	while (b->tile < tiling->ntiles && !b->status) {
-		const struct build_tile *tile = &tiling->tile[b->tile];
-
-		if (tile->sum) {
-			build_add_tile_sum(b, rec, y, add_dx_op);
-			continue;
-		}
-		part = build_slice_value(y, 0, y->rows, tile->lo, tile->hi - tile->lo);
-		add_dx_op(b, rec, build_enter_tile(b), &part);
-		b->tile++;
-	}
+	while (b->tile < tiling->ntiles && !b->status)
+		build_add_tile(b, rec, y, add_dx_op);
 }
 
 /* ---- norm, glu ------------------------------------------------------------------------------- */

@@ -2,9 +2,13 @@
 
 #include "core/base/status.h"
 #include "nn/program/compressed.h"
+#include "nn/program/storage.h"
 
 #include <string.h>
 #include <tessera/reduce.h>
+
+/* Bytes from which on the alignment of a buffer for transfers is worth the gap before it. */
+enum { ALIGNED_BYTES = 16 * TESS_DISK_ALIGN };
 
 struct tess_cut build_find_cut(const struct build *b, const struct tess_place *place, int32_t axis)
 {
@@ -17,9 +21,6 @@ int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v,
 
 	return tess_dim_get_local_size(v->dim[axis], cut.nranks, cut.rank);
 }
-
-/* bytes from which on the alignment of a buffer for transfers is worth the gap before it */
-enum { ALIGNED_BYTES = 16 * TESS_DISK_ALIGN };
 
 /* Counts the nodes of a rank. A single term (no dim is summed over) is on rank 0. */
 static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, int32_t along)
@@ -412,27 +413,19 @@ struct tess_view build_make_view(const struct value *v)
 		                   .stride = { v->node_stride, v->row_stride, 1 } };
 }
 
-static int64_t get_weight_local_size(const struct build *b, const struct tess_weight *w,
-                                     int32_t axis)
-{
-	struct tess_cut cut = build_find_cut(b, w->place, axis);
-
-	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
-}
-
 /* Describes a dense weight: axes in stored order; a tied head in the order of its table. */
 static struct tess_view describe_dense_weight(const struct build *b, const struct tess_weight *w)
 {
-	const struct tess_weight *home = w->table ? w->table : w;
+	const struct tess_weight *home = tess_weight_get_home(w);
 	struct tess_view v = { .dtype = w->dtype, .ndim = w->ndim };
 	int64_t each = 1;
 
 	for (int32_t a = w->ndim - 1; a >= 0; a--) {
 		int32_t to = w->in_out && a >= w->ndim - 2 ? 2 * w->ndim - 3 - a : a;
 
-		v.shape[to] = get_weight_local_size(b, w, a);
+		v.shape[to] = tess_weight_get_local_size(b->p, w, b->l->rank, a);
 		v.stride[to] = each;
-		each *= get_weight_local_size(b, home, a);
+		each *= tess_weight_get_local_size(b->p, home, b->l->rank, a);
 	}
 	return v;
 }
@@ -553,4 +546,21 @@ void build_add_copy(struct build *b, const struct value *from, const struct valu
 	s = build_add_op(b, TESS_OP_COPY, 1, 1);
 	build_set_input(b, s, 0, from);
 	build_set_output(b, s, 0, to);
+}
+
+void build_add_to_value(struct build *b, const struct value *x, const struct value *y)
+{
+	struct value of[2] = { *x, *y };
+	struct tess_step *s;
+
+	for (int32_t i = 0; i < 2; i++) { /* nodes are dense */
+		of[i].rows *= of[i].partial ? of[i].nodes : 1;
+		of[i].partial = false;
+	}
+	if (!of[0].rows || !of[0].cols)
+		return;
+	s = build_add_op(b, TESS_OP_ADD, 2, 1);
+	build_set_input(b, s, 0, &of[1]);
+	build_set_input(b, s, 1, &of[0]);
+	build_set_output(b, s, 0, &of[1]);
 }

@@ -133,6 +133,8 @@ void build_add_trees(struct build *b, struct tess_op *op, int32_t n, const struc
 void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_tensor *over,
                          const struct tess_tensor *out, int32_t n, const double *num);
 void build_add_copy(struct build *b, const struct value *from, const struct value *to);
+/* Adds x to y, of the same shape; of Partials, node by node. */
+void build_add_to_value(struct build *b, const struct value *x, const struct value *y);
 /* Makes binding set *at to the address of the value's memory, or of the place that `p` names. */
 void build_add_pointer(struct build *b, void **at, const struct value *v);
 void build_add_patch(struct build *b, struct tess_patch p);

@@ -8,7 +8,7 @@ struct build_final {
 	bool *wanted; /* by weight: it is announced, once */
 	int32_t *last; /* by weight: the last record that has it */
 	int32_t *left; /* by weight: parts of its gradient that are not stored yet */
-	bool any; /* on some rank: all announce their losses */
+	bool any; /* some rank has state in a file: all ranks announce their losses */
 };
 
 /* Chooses the weights that are announced: no tables of tied heads. */

@@ -37,11 +37,6 @@ struct build_gathers {
 	int32_t nitems, nlist;
 };
 
-static const struct tess_weight *get_home(const struct tess_weight *w)
-{
-	return w->table ? w->table : w;
-}
-
 static bool is_fetched(const struct build *b, const struct tess_weight *w)
 {
 	return tess_weight_is_fetched(b->p, w, b->l->rank);
@@ -49,7 +44,7 @@ static bool is_fetched(const struct build *b, const struct tess_weight *w)
 
 bool build_is_gathered(const struct build *b, const struct tess_weight *w)
 {
-	return w->rest_cut || is_fetched(b, get_home(w));
+	return w->rest_cut || is_fetched(b, tess_weight_get_home(w));
 }
 
 static int64_t count_local_elements(const struct build *b, const struct tess_weight *w)
@@ -105,7 +100,7 @@ static uint64_t add_weights(struct build *b, const struct tess_record *rec, bool
 	uint64_t bytes = 0;
 
 	for (int32_t i = 0; i < rec->nweight; i++) {
-		const struct tess_weight *w = get_home(rec->weight[i]);
+		const struct tess_weight *w = tess_weight_get_home(rec->weight[i]);
 
 		if (!build_is_gathered(b, w) || (!all && g->item[w->index].last == g->nruns))
 			continue;
@@ -125,7 +120,7 @@ static uint64_t add_pieces(struct build *b, const struct tess_record *rec,
 
 	for (int32_t i = 0; i < tile->npieces; i++) {
 		struct build_piece *piece = &tile->piece[i];
-		const struct tess_weight *w = get_home(rec->weight[piece->weight]);
+		const struct tess_weight *w = tess_weight_get_home(rec->weight[piece->weight]);
 
 		if (!build_is_gathered(b, w) || !piece->n)
 			continue;
@@ -149,8 +144,8 @@ static void note_widest(struct build *b, const struct tess_record *rec, uint64_t
 		return;
 	b->l->widest_bytes = once;
 	for (int32_t i = rec->nweight - 1; i >= 0; i--)
-		if (build_is_gathered(b, get_home(rec->weight[i])))
-			b->l->widest = get_home(rec->weight[i]);
+		if (build_is_gathered(b, tess_weight_get_home(rec->weight[i])))
+			b->l->widest = tess_weight_get_home(rec->weight[i]);
 }
 
 /* Adds what a record needs, or tile k of its tiles, to the last run or to a new one. */
@@ -360,17 +355,19 @@ static void start_run(struct build *b, int32_t i)
 	}
 }
 
+static void wait_for_item(struct build *b, struct item *t)
+{
+	if (!t->start)
+		return;
+	build_add_wait(b, t->start);
+	build_keep_value(b, &t->value);
+	t->start = NULL;
+}
+
 static void wait_for_run(struct build *b, int32_t i)
 {
-	for (int32_t k = 0; k < b->gathers->run[i].n && !b->status; k++) {
-		struct item *t = get_item_of_run(b, i, k);
-
-		if (!t->start)
-			continue;
-		build_add_wait(b, t->start);
-		build_keep_value(b, &t->value);
-		t->start = NULL;
-	}
+	for (int32_t k = 0; k < b->gathers->run[i].n && !b->status; k++)
+		wait_for_item(b, get_item_of_run(b, i, k));
 }
 
 /* Returns whether there is a run i, in the segment of the run before it. */
@@ -393,24 +390,16 @@ static void fetch_requested(struct build *b)
 
 		if (!is_fetched(b, t->weight))
 			continue;
-		t->value = add_room(b, t);
-		t->start = fetch_item(b, t, &t->value);
+		start_item(b, t);
 		if (!t->start)
 			continue;
 		t->start->transfer->rows = routing->rows;
 		t->start->transfer->row_stride = routing->row_stride;
 		build_add_pointer(b, (void **)(uintptr_t)&t->start->transfer->routing, routing);
 	}
-	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
-		struct item *t = &g->item[rec->weight[i]->index];
-
-		if (!t->start)
-			continue;
-		build_add_wait(b, t->start);
-		build_keep_value(b, &t->value);
-		build_keep_value(b, routing);
-		t->start = NULL;
-	}
+	for (int32_t i = 0; i < rec->nweight && !b->status; i++)
+		wait_for_item(b, &g->item[rec->weight[i]->index]);
+	build_keep_value(b, routing);
 }
 
 void build_gather_weights(struct build *b)
@@ -445,14 +434,13 @@ int64_t build_find_tied_part(struct build *b, const struct tess_weight *w)
 
 	for (int32_t a = w->ndim - 1; a >= 0 && w->table; a--) {
 		int32_t along = tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, a);
-		struct tess_cut cut = build_find_cut(b, w->table->place, a);
 
 		if (along >= 0 && w->table->place[along].kind == TESS_REPLICATE) {
 			tess_dim_list_local_runs(w->dim[a], build_find_cut(b, w->place, a),
 			                         b->runs);
 			at += b->runs[0].start * stride;
 		}
-		stride *= tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
+		stride *= tess_weight_get_local_size(b->p, w->table, b->l->rank, a);
 	}
 	return at;
 }
@@ -460,7 +448,8 @@ int64_t build_find_tied_part(struct build *b, const struct tess_weight *w)
 void build_add_gathered_pointer(struct build *b, void **at, const struct tess_weight *w,
                                 const struct build_piece *piece, int64_t element)
 {
-	const struct item *t = &b->gathers->item[piece ? piece->item : get_home(w)->index];
+	const struct item *t =
+		&b->gathers->item[piece ? piece->item : tess_weight_get_home(w)->index];
 	struct value v = t->value;
 
 	if (piece && !piece->n) /* no elements */

@@ -81,10 +81,7 @@ static struct tess_run find_kept_run(const struct build *b, const struct tess_we
 
 static struct tess_run intersect_slot(const struct slot *s, struct tess_run run)
 {
-	int64_t lo = s->lo > run.start ? s->lo : run.start, end = run.start + run.len,
-		hi = s->lo + s->len < end ? s->lo + s->len : end;
-
-	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
+	return build_intersect_runs((struct tess_run){ s->lo, s->len }, run);
 }
 
 /* Returns the elements of a slot that this rank keeps, as a range of its gradient. */
@@ -294,8 +291,7 @@ static void place_received(struct build *b, const struct tess_record *rec)
 
 	if (!table || build_has_record(b, rec) || b->l->gradient[w->index].ndim)
 		return;
-	n = tess_program_limit_tied_part(b->p,
-	                                 tess_weight_get_kept(b->p, table, rank, TESS_STATE).len);
+	n = tess_program_limit_part(b->p, tess_weight_get_kept(b->p, table, rank, TESS_STATE).len);
 	if (!n)
 		return;
 	buffer = open_memory(b);
@@ -382,7 +378,6 @@ static struct value slice_memory(const struct build *b, const struct slot *s)
 static void store_slot(struct build *b, struct slot *slot, const struct value *d)
 {
 	struct value to;
-	struct tess_step *s;
 
 	if (build_is_gradient_stored(b, slot->record->weight[0])) {
 		build_store_gradient(b, slot->record->weight[0], find_kept_part(b, slot).start, d,
@@ -390,27 +385,25 @@ static void store_slot(struct build *b, struct slot *slot, const struct value *d
 		return;
 	}
 	to = slice_memory(b, slot);
-	if (!is_added(slot->record)) {
-		if (d->buffer != to.buffer || d->offset != to.offset)
-			build_add_copy(b, d, &to);
-		return;
-	}
-	if (!to.cols)
-		return;
-	s = build_add_op(b, TESS_OP_ADD, 2, 1);
-	build_set_input(b, s, 0, &to);
-	build_set_input(b, s, 1, d);
-	build_set_output(b, s, 0, &to);
+	if (is_added(slot->record))
+		build_add_to_value(b, d, &to);
+	else if (d->buffer != to.buffer || d->offset != to.offset)
+		build_add_copy(b, d, &to);
+}
+
+/* Returns whether a slot is added to what is in a file. */
+static bool has_earlier(const struct build *b, const struct slot *s)
+{
+	return is_added(s->record) && build_is_gradient_stored(b, s->record->weight[0]);
 }
 
 /* Starts reading what a slot is added to, if that is in a file. */
 static void read_earlier(struct build *b, struct slot *s)
 {
-	const struct tess_weight *w = s->record->weight[0];
 	struct tess_run part = find_kept_part(b, s);
 
-	if (is_added(s->record) && build_is_gradient_stored(b, w))
-		build_read_earlier(b, w, part.start, part.len, &s->earlier);
+	if (has_earlier(b, s))
+		build_read_earlier(b, s->record->weight[0], part.start, part.len, &s->earlier);
 }
 
 /* Returns whether an outstanding sum, or the bucket after these, has a gradient of w. */
@@ -580,8 +573,7 @@ static void read_earlier_bucket(struct build *b, struct bucket *k)
 	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
 		struct slot *s = &k->slot[i];
 
-		if (s->bucket != k || !is_added(s->record) || follows_slot(s) ||
-		    !build_is_gradient_stored(b, s->record->weight[0]))
+		if (s->bucket != k || !has_earlier(b, s) || follows_slot(s))
 			continue;
 		while (is_summed(b, s->record->weight[0], false))
 			finish_oldest_bucket(b);

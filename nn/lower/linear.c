@@ -106,16 +106,9 @@ static void lower_linear_tiles(struct build *b, const struct tess_record *rec,
                                const struct build_tiling *tiling)
 {
 	while (b->tile < tiling->ntiles && !b->status) {
-		const struct build_tile *tile = &tiling->tile[b->tile];
-		struct value *y = build_get_value(b, rec->out[tile->piece->weight]), part;
+		int32_t weight = tiling->tile[b->tile].piece->weight;
 
-		if (tile->sum) {
-			build_add_tile_sum(b, rec, y, add_linear_tile);
-			continue;
-		}
-		part = build_slice_value(y, 0, y->rows, tile->lo, tile->hi - tile->lo);
-		add_linear_tile(b, rec, build_enter_tile(b), &part);
-		b->tile++;
+		build_add_tile(b, rec, build_get_value(b, rec->out[weight]), add_linear_tile);
 	}
 }
 

@@ -6,6 +6,7 @@
  * goes through memory part by part: the next part is read while one is added.
  */
 #include "nn/lower/build.h"
+#include "nn/program/storage.h"
 
 enum { BUCKETS_UNDER_WAY = 2 };
 
@@ -29,7 +30,7 @@ struct build_writes *build_make_writes(struct build *b)
 
 bool build_is_gradient_stored(const struct build *b, const struct tess_weight *w)
 {
-	return tess_weight_is_fetched(b->p, w->table ? w->table : w, b->l->rank);
+	return tess_weight_is_fetched(b->p, tess_weight_get_home(w), b->l->rank);
 }
 
 static void wait_for_oldest_write(struct build *b)
@@ -75,14 +76,6 @@ static void write_part(struct build *b, const struct tess_weight *w, int64_t fir
 	o->bytes += write.bytes;
 }
 
-/* Returns the elements of n that are read and added at once. */
-static int64_t limit_part(const struct build *b, int64_t n)
-{
-	int64_t most = (int64_t)(tess_program_get_bucket(b->p) / sizeof(float));
-
-	return n <= most ? n : most > 0 ? most : 1;
-}
-
 static struct build_earlier read_stored_part(struct build *b, const struct tess_weight *w,
                                              int64_t first, int64_t n)
 {
@@ -98,20 +91,15 @@ void build_read_earlier(struct build *b, const struct tess_weight *w, int64_t fi
 	if (!n)
 		return;
 	wait_for_writes(b, w);
-	*out = read_stored_part(b, w, first, limit_part(b, n));
+	*out = read_stored_part(b, w, first, tess_program_limit_part(b->p, n));
 }
 
 /* Adds d to what has been read, and writes the sum. */
 static void add_earlier(struct build *b, const struct tess_weight *w, int64_t first,
                         const struct build_earlier *to, const struct value *d)
 {
-	struct tess_step *s;
-
 	build_add_wait(b, to->step);
-	s = build_add_op(b, TESS_OP_ADD, 2, 1);
-	build_set_input(b, s, 0, &to->memory);
-	build_set_input(b, s, 1, d);
-	build_set_output(b, s, 0, &to->memory);
+	build_add_to_value(b, d, &to->memory);
 	write_part(b, w, first, &to->memory);
 }
 
@@ -132,8 +120,8 @@ void build_store_gradient(struct build *b, const struct tess_weight *w, int64_t 
 		int64_t next = at + part.cols;
 
 		if (next < d->cols)
-			*earlier =
-				read_stored_part(b, w, first + next, limit_part(b, d->cols - next));
+			*earlier = read_stored_part(b, w, first + next,
+			                            tess_program_limit_part(b->p, d->cols - next));
 		add_earlier(b, w, first + at, &now, &part);
 		at = next;
 	}

@@ -1,4 +1,4 @@
-/* tile_sum.c - adds the nodes that tiles compute, in the order of one op. */
+/* tile_sum.c - adds tiles to a value: columns, or nodes of a sum, in the order of one op. */
 #include "nn/lower/tiles.h"
 
 struct tile_sum {
@@ -6,8 +6,7 @@ struct tile_sum {
 	const struct tess_record *rec;
 	const struct build_tiling *tiling;
 	const struct tess_op *of;
-	void (*add)(struct build *b, const struct tess_record *rec, const struct build_tile *tile,
-	            const struct value *y);
+	build_tile_fn *add;
 };
 
 struct tess_node build_get_half(int64_t n, const struct tess_node *node, int32_t side)
@@ -18,23 +17,6 @@ struct tess_node build_get_half(int64_t n, const struct tess_node *node, int32_t
 		                   .hi = side ? node->hi : mid,
 		                   .depth = node->depth + 1,
 		                   .at = at + side };
-}
-
-void build_add_to_value(struct build *b, const struct value *x, const struct value *y)
-{
-	struct value of[2] = { *x, *y };
-	struct tess_step *s;
-
-	for (int32_t i = 0; i < 2; i++) { /* nodes are dense */
-		of[i].rows *= of[i].partial ? of[i].nodes : 1;
-		of[i].partial = false;
-	}
-	if (!of[0].rows || !of[0].cols)
-		return;
-	s = build_add_op(b, TESS_OP_ADD, 2, 1);
-	build_set_input(b, s, 0, &of[1]);
-	build_set_input(b, s, 1, &of[0]);
-	build_set_output(b, s, 0, &of[1]);
 }
 
 /* Returns the first unit of a node that is at `unit`, or the nearest one. */
@@ -100,8 +82,8 @@ static const struct build_tile *find_tile_in(const struct tile_sum *s, int32_t t
 }
 
 /*
- * Adds a node of a tree: to y itself go its leftmost tile and all sums with it. A tile that is
- * finished is no -0, so sums with it are none, and are finished.
+ * Adds a node of a tree. Its leftmost tile is computed in y, and the other tiles are added to that.
+ * A finished tile is never -0, so neither are sums with it, which need no finishing.
  */
 static void add_tree_node(struct tile_sum *s, int32_t tree, const struct tess_node *node,
                           const struct value *y)
@@ -183,13 +165,20 @@ static void add_local_nodes(struct tile_sum *s, const struct value *y)
 	}
 }
 
-void build_add_tile_sum(struct build *b, const struct tess_record *rec, const struct value *y,
-                        void (*add)(struct build *b, const struct tess_record *rec,
-                                    const struct build_tile *tile, const struct value *y))
+void build_add_tile(struct build *b, const struct tess_record *rec, const struct value *y,
+                    build_tile_fn *add)
 {
 	const struct build_tiling *tiling = build_get_tiling(b);
-	struct tile_sum s = { b, rec, tiling, tiling->tile[b->tile].sum, add };
+	const struct build_tile *tile = &tiling->tile[b->tile];
+	struct tile_sum s = { b, rec, tiling, tile->sum, add };
+	struct value part;
 
+	if (!tile->sum) {
+		part = build_slice_value(y, 0, y->rows, tile->lo, tile->hi - tile->lo);
+		add(b, rec, build_enter_tile(b), &part);
+		b->tile++;
+		return;
+	}
 	if (y->partial || !tess_program_is_exact(b->p))
 		add_local_nodes(&s, y);
 	else

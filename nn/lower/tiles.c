@@ -1,5 +1,6 @@
 /* tiles.c - cuts records into tiles: ranges of outputs, or nodes of sums. */
 #include "nn/lower/tiles.h"
+#include "nn/program/storage.h"
 
 #include <tessera/reduce.h>
 
@@ -18,17 +19,14 @@ struct tile_plan { /* of a record */
 /* Returns the elements of a row of a weight as stored: of a tied head, of its table. */
 static int64_t count_row_elements(const struct build *b, const struct tess_weight *w)
 {
-	const struct tess_weight *home = w->table ? w->table : w;
-	struct tess_cut cut = build_find_cut(b, home->place, 1);
+	const struct tess_weight *home = tess_weight_get_home(w);
 
-	return tess_dim_get_local_size(home->dim[1], cut.nranks, cut.rank);
+	return tess_weight_get_local_size(b->p, home, b->l->rank, 1);
 }
 
 static int64_t count_stored_rows(const struct build *b, const struct tess_weight *w)
 {
-	struct tess_cut cut = build_find_cut(b, w->place, 0);
-
-	return tess_dim_get_local_size(w->dim[0], cut.nranks, cut.rank);
+	return tess_weight_get_local_size(b->p, w, b->l->rank, 0);
 }
 
 /* Returns the bytes to gather for `rows` rows of a weight. */

@@ -41,13 +41,12 @@ void build_plan_tiles(struct build *b);
 const struct build_tiling *build_get_tiling(const struct build *b);
 /* Returns tile b->tile of the current record, after its gathers. */
 const struct build_tile *build_enter_tile(struct build *b);
-/*
- * Adds the sum that contains tile b->tile to y, and moves to the tile after it. add: adds the op of
- * a tile, whose out is one node, or a finished sum.
- */
-void build_add_tile_sum(struct build *b, const struct tess_record *rec, const struct value *y,
-                        void (*add)(struct build *b, const struct tess_record *rec,
-                                    const struct build_tile *tile, const struct value *y));
+/* Adds the op of a tile. y: its out, which is some columns, a node, or a finished sum. */
+typedef void build_tile_fn(struct build *b, const struct tess_record *rec,
+                           const struct build_tile *tile, const struct value *y);
+/* Adds the columns of tile b->tile, or the sum that contains it, to y, and moves to the next. */
+void build_add_tile(struct build *b, const struct tess_record *rec, const struct value *y,
+                    build_tile_fn *add);
 /* Sets the tree of the op of a tile, whose piece i is operand i. y: its out. */
 void build_set_tile_tree(struct build *b, struct tess_op *op, const struct build_tile *tile,
                          const struct value *y);
@@ -58,7 +57,5 @@ int64_t build_find_dx_column(struct build *b, const struct tess_weight *w,
                              const struct tess_tensor *dx);
 /* Returns the left (0) or right (1) half of a node of a tree over n units; it may be empty. */
 struct tess_node build_get_half(int64_t n, const struct tess_node *node, int32_t side);
-/* Adds x to y, of the same shape; of Partials, node by node. */
-void build_add_to_value(struct build *b, const struct value *x, const struct value *y);
 
 #endif

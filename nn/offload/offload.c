@@ -94,7 +94,7 @@ static void place_rest(struct tess_offload_layout *s, const struct tess_weight *
 {
 	const struct tess_program *p = s->program;
 	struct tess_stored_weight *at = &s->weight[w->index];
-	const struct tess_weight *home = w->table ? w->table : w;
+	const struct tess_weight *home = tess_weight_get_home(w);
 	struct tess_run rest = tess_weight_get_kept(p, home, s->rank, TESS_REST);
 	struct tess_run state = tess_weight_get_kept(p, home, s->rank, TESS_STATE);
 	bool fetched = tess_weight_is_fetched(p, home, s->rank);

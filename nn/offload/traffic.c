@@ -42,7 +42,7 @@ void tess_traffic_subtract(const struct tess_traffic *a, struct tess_traffic *su
 static uint64_t count_gradient_bytes(const struct tess_offload_layout *files,
                                      const struct tess_weight *w)
 {
-	const struct tess_weight *home = w->table ? w->table : w;
+	const struct tess_weight *home = tess_weight_get_home(w);
 	int64_t n = tess_weight_get_kept(files->program, home, files->rank, TESS_STATE).len;
 
 	return files->weight[w->index].has_gradient ? (uint64_t)n * sizeof(float) : 0;

@@ -1,6 +1,7 @@
 #include "nn/program/compressed.h"
 
 #include "nn/op/panels.h"
+#include "nn/program/storage.h"
 
 #include <tessera/reduce.h>
 
@@ -150,14 +151,6 @@ static int64_t count_panel_bytes(int32_t dtype, const struct tess_dim *in, struc
 	return bytes;
 }
 
-static int64_t count_held(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
-                          int32_t axis)
-{
-	struct tess_cut cut = tess_program_find_cut(p, rank, w->place, axis);
-
-	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
-}
-
 struct tess_view tess_weight_view_compressed(const struct tess_program *p,
                                              const struct tess_weight *w, int32_t rank)
 {
@@ -165,12 +158,12 @@ struct tess_view tess_weight_view_compressed(const struct tess_program *p,
 	struct tess_view v = { .dtype = w->compressed, .ndim = w->ndim, .layout = TESS_PANELS };
 	int32_t out = w->ndim - 2;
 
-	v.shape[out] = count_held(p, w, rank, w->out_dim);
-	v.shape[out + 1] = count_held(p, w, rank, w->in_dim);
+	v.shape[out] = tess_weight_get_local_size(p, w, rank, w->out_dim);
+	v.shape[out + 1] = tess_weight_get_local_size(p, w, rank, w->in_dim);
 	v.stride[out] = count_panel_bytes(w->compressed, w->dim[w->in_dim], cut);
 	v.stride[out + 1] = PANEL_OUTS;
 	if (out) {
-		v.shape[0] = count_held(p, w, rank, 0);
+		v.shape[0] = tess_weight_get_local_size(p, w, rank, 0);
 		v.stride[0] = tess_up(v.shape[1], PANEL_OUTS) * v.stride[1];
 	}
 	return v;
@@ -195,6 +188,6 @@ uint64_t tess_weight_count_bytes(const struct tess_program *p, const struct tess
 		return tess_view_count_panels(&v);
 	}
 	for (int32_t a = 0; a < w->ndim; a++)
-		bytes *= (uint64_t)count_held(p, w, rank, a);
+		bytes *= (uint64_t)tess_weight_get_local_size(p, w, rank, a);
 	return bytes;
 }

@@ -68,7 +68,7 @@ int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
 
 const struct tess_weight *tess_weight_get_table(const struct tess_weight *w)
 {
-	const struct tess_weight *read = w->table ? w->table : w;
+	const struct tess_weight *read = tess_weight_get_home(w);
 
 	return read->copies ? read->copies : w->table;
 }

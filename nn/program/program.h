@@ -296,6 +296,12 @@ static inline void tess_view_swap_axes(struct tess_view *v, int32_t axis)
 	v->stride[axis + 1] = stride;
 }
 
+/* Returns the weight whose memory w reads: its table if it is a tied head, else itself. */
+static inline const struct tess_weight *tess_weight_get_home(const struct tess_weight *w)
+{
+	return w->table ? w->table : w;
+}
+
 /* Returns the table of a tied head, or of a copy for one; NULL: w is neither. */
 const struct tess_weight *tess_weight_get_table(const struct tess_weight *w);
 /* Counts the elements of the full weight. */

@@ -52,7 +52,7 @@ uint64_t tess_program_get_bucket(const struct tess_program *p)
 	return p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES;
 }
 
-int64_t tess_program_limit_tied_part(const struct tess_program *p, int64_t n)
+int64_t tess_program_limit_part(const struct tess_program *p, int64_t n)
 {
 	int64_t most = (int64_t)(tess_program_get_bucket(p) / sizeof(float));
 
@@ -60,16 +60,21 @@ int64_t tess_program_limit_tied_part(const struct tess_program *p, int64_t n)
 	return n < most ? n : most;
 }
 
+int64_t tess_weight_get_local_size(const struct tess_program *p, const struct tess_weight *w,
+                                   int32_t rank, int32_t axis)
+{
+	struct tess_cut cut = tess_program_find_cut(p, rank, w->place, axis);
+
+	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
+}
+
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank)
 {
 	int64_t n = tess_program_has_stage(p, rank, w->stage);
 
-	for (int32_t a = 0; a < w->ndim; a++) {
-		struct tess_cut cut = tess_program_find_cut(p, rank, w->place, a);
-
-		n *= tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
-	}
+	for (int32_t a = 0; a < w->ndim; a++)
+		n *= tess_weight_get_local_size(p, w, rank, a);
 	return n;
 }
 

@@ -31,9 +31,15 @@ struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, 
 
 /* Returns the bytes of gradients that are added at once, and of weights that are gathered. */
 uint64_t tess_program_get_bucket(const struct tess_program *p);
-/* Returns how many of n elements of a tied head's gradient stages send at once. */
-int64_t tess_program_limit_tied_part(const struct tess_program *p, int64_t n);
+/*
+ * Returns how many of n elements of a gradient are moved at once: n, or at most a bucket of them,
+ * but at least 1.
+ */
+int64_t tess_program_limit_part(const struct tess_program *p, int64_t n);
 
+/* Returns the number of elements of an axis of a weight, as stored, that `rank` holds. */
+int64_t tess_weight_get_local_size(const struct tess_program *p, const struct tess_weight *w,
+                                   int32_t rank, int32_t axis);
 /* Counts the elements of the local part; 0 if the weight is in another stage of a pipeline. */
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank);

@@ -43,7 +43,6 @@ static void add_final_weight(void *self, const struct tess_weight *w)
 static void advance_early(void *self)
 {
 	struct tess_trainer *t = self;
-
 	struct tess_early_update *e = &t->early;
 
 	if (!e->has_begun || e->failed)

@@ -55,14 +55,12 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 {
 	const struct tess_trainer_parts *parts = &t->parts;
 	int64_t *lengths = calloc((size_t)t->nreplicas, sizeof *lengths), check = 0;
-	int64_t min = 0, bucket = 0;
+	uint64_t min = 0, bucket = 0;
 	struct tess_training training;
 	tess_status st = tess_option_get_int("check", 0, 1, &check);
 
 	if (!st)
-		st = tess_option_get_int("offload_min", 1, INT64_MAX, &min);
-	if (!st)
-		st = tess_option_get_int("offload_bucket", 1, 1 << 28, &bucket);
+		st = tess_run_read_offload(&min, &bucket);
 	t->programs.options = (struct tess_record_options){
 		.model = parts->model,
 		.plan = parts->plan,
@@ -70,8 +68,8 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 		.mesh = parts->mesh,
 		.positions = parts->positions,
 		.rest_location = tess_location_parse(parts->options->offload_weights),
-		.offload_min = (uint64_t)min,
-		.offload_bucket = (uint64_t)bucket,
+		.offload_min = min,
+		.offload_bucket = bucket,
 		.tile = parts->options->tile,
 		.values = t->pattern,
 		.check = check,
@@ -474,7 +472,6 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 
 	if (!st)
 		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
-
 	t->waited = tess_now() - began;
 	prepare_early_update(t, &s, lr);
 	if (!st)

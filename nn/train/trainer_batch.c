@@ -424,9 +424,9 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 		st = tess_device_sync(&t->device, "step");
 	if (st)
 		return st;
+	tess_trainer_count_losses(t, b, 0, loss, nonfinite + totals->before);
 	totals->before += b->nsequences;
 	totals->balance += balance;
-	tess_trainer_count_losses(t, b, 0, loss, nonfinite + totals->before - b->nsequences);
 	if (t->pattern)
 		st = tess_value_store_read(&t->values, k->program, k->lowered, TESS_STAGES_ALL,
 		                           &t->device);

@@ -1,6 +1,7 @@
 /*
  * trainer_state.h - the inside of a trainer: running one micro-batch (trainer_batch.c), or those of
- * a step on the stages of a pipeline (trainer_pipeline.c).
+ * a step on the stages of a pipeline (trainer_pipeline.c); updates that begin in the backward
+ * (early_update.c); the norm of the gradient (norm.c).
  */
 #ifndef TESS_NN_TRAINER_STATE_H
 #define TESS_NN_TRAINER_STATE_H

@@ -54,17 +54,18 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 		                 .parameters = s,
 		                 .bytes = tess_update_count_bytes(&s->offload.layout) };
 	uint64_t each = u.bytes / TESS_UPDATE_BUCKETS;
+	tess_status st;
 
 	u.ready = calloc((size_t)s->program->nweights + 1, sizeof *u.ready);
 	u.is_ready = calloc((size_t)s->program->nweights + 1, sizeof *u.is_ready);
 	u.ring = u.bytes ? aligned_alloc(TESS_DISK_ALIGN, u.bytes) : NULL;
 	if (!u.ready || !u.is_ready || (u.bytes && !u.ring)) {
+		st = tess_fail(TESS_ENOMEM,
+		               "no memory for %d buckets of state in files, %lld bytes; set a "
+		               "lower TESSERA_OFFLOAD_BUCKET",
+		               TESS_UPDATE_BUCKETS, (long long)u.bytes);
 		tess_update_close(&u);
-		return tess_fail(TESS_ENOMEM,
-		                 "no memory for %d buckets of state in files, %lld bytes; set a "
-		                 "lower TESSERA_OFFLOAD_BUCKET",
-		                 TESS_UPDATE_BUCKETS,
-		                 (long long)tess_update_count_bytes(&s->offload.layout));
+		return st;
 	}
 	for (int i = 0; i < TESS_UPDATE_BUCKETS && u.ring; i++)
 		u.bucket[i].memory = u.ring + (uint64_t)i * each;
@@ -255,15 +256,25 @@ static tess_status finish_oldest(struct tess_update *u)
 	return wait_for_transfers(get_bucket(u, u->written++));
 }
 
+/* Returns whether the oldest bucket is written. */
+static bool is_oldest_written(struct tess_update *u)
+{
+	return u->written < u->changed && are_transfers_done(get_bucket(u, u->written));
+}
+
+/* Returns whether there is a weight to take, and a free bucket. */
+static bool can_take_next(const struct tess_update *u)
+{
+	return u->next < u->nready && u->read - u->written < TESS_UPDATE_BUCKETS;
+}
+
 /* Does what is next. */
 static tess_status advance_update(struct tess_update *u)
 {
-	bool writing = u->written < u->changed;
-
 	tess_offload_test(&u->parameters->offload);
-	if (writing && are_transfers_done(get_bucket(u, u->written)))
+	if (is_oldest_written(u))
 		return finish_oldest(u);
-	if (u->next < u->nready && u->read - u->written < TESS_UPDATE_BUCKETS)
+	if (can_take_next(u))
 		return take_next(u);
 	return u->changed < u->read ? change_next(u) : finish_oldest(u);
 }
@@ -286,8 +297,7 @@ void tess_update_add(struct tess_update *u, const struct tess_weight *w)
 /* Returns whether there is something to do that does not wait for the disk. */
 static bool may_advance(struct tess_update *u)
 {
-	return (u->written < u->changed && are_transfers_done(get_bucket(u, u->written))) ||
-	       (u->next < u->nready && u->read - u->written < TESS_UPDATE_BUCKETS) ||
+	return is_oldest_written(u) || can_take_next(u) ||
 	       (u->changed < u->read && are_transfers_done(get_bucket(u, u->changed)));
 }
 

@@ -91,9 +91,7 @@ static struct tess_view lay_out(const struct tess_parts *l, const struct tess_we
 	int64_t each = 1;
 
 	for (int32_t a = w->ndim - 1; a >= 0; a--) {
-		struct tess_cut cut = tess_program_find_cut(l->p, l->rank, w->place, a);
-
-		v.shape[a] = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
+		v.shape[a] = tess_weight_get_local_size(l->p, w, l->rank, a);
 		v.stride[a] = each;
 		each *= v.shape[a];
 	}

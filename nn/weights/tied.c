@@ -81,14 +81,14 @@ static tess_status add_gradient(const struct tess_parameters *s, struct tess_gro
 {
 	bool has_head = tess_program_has_stage(s->program, s->rank, w->stage);
 	bool has_table = tess_program_has_stage(s->program, s->rank, table->stage);
-	const struct tess_weight *kept = has_table ? table : w->table ? w->table : w;
+	const struct tess_weight *kept = has_table ? table : tess_weight_get_home(w);
 	int64_t end = s->each[kept->index].state.len;
-	float *sum = window ? window + tess_program_limit_tied_part(s->program, end) : NULL;
+	float *sum = window ? window + tess_program_limit_part(s->program, end) : NULL;
 	float *head = s->each[w->index].gradient; /* received parts go to its begin */
 	tess_status st = TESS_OK;
 
 	for (int64_t at = 0, n; at < end && !st; at += n) {
-		n = tess_program_limit_tied_part(s->program, end - at);
+		n = tess_program_limit_part(s->program, end - at);
 		if (has_head)
 			st = find_gradient_part(s, w, at, n, window, &head);
 		if (!st && !has_table)
@@ -104,7 +104,7 @@ static tess_status add_gradient(const struct tess_parameters *s, struct tess_gro
 /* Makes room for two parts of a gradient in files; *out NULL: none is in a file. */
 static tess_status alloc_window(const struct tess_parameters *s, float **out)
 {
-	uint64_t most = (uint64_t)tess_program_limit_tied_part(s->program, INT64_MAX);
+	uint64_t most = (uint64_t)tess_program_limit_part(s->program, INT64_MAX);
 
 	*out = NULL;
 	if (!s->offload.disk[TESS_REST])
@@ -158,7 +158,7 @@ static tess_status send_table(const struct tess_parameters *s, struct tess_group
 		char *part = a->weight ? (char *)a->weight + (uint64_t)at * width : window;
 
 		n = a->rest.len - at;
-		n = parts ? tess_program_limit_tied_part(s->program, n) : n;
+		n = parts ? tess_program_limit_part(s->program, n) : n;
 		if (!a->weight && !has_copy)
 			st = tess_offload_move(&s->offload, mine, TESS_WEIGHT, at, n, false, part);
 		if (!st)
