@@ -1,6 +1,6 @@
 /*
  * final.c - finds when a step of training no longer needs a weight: its gradient is final, and no
- * later record reads it. Weights whose state is in a file may be updated from then on.
+ * later record reads it. Weights that are in files, or whose state is, may be updated from then on.
  */
 #include "nn/lower/build.h"
 
@@ -8,7 +8,7 @@ struct build_final {
 	bool *wanted; /* by weight: it is announced, once */
 	int32_t *last; /* by weight: the last record that has it */
 	int32_t *left; /* by weight: parts of its gradient that are not stored yet */
-	bool any; /* some rank has state in a file: all ranks announce their losses */
+	bool any; /* some rank has values in a file: all ranks announce their losses */
 };
 
 /* Chooses the weights that are announced: no tables of tied heads. */
@@ -19,9 +19,11 @@ static void choose_weights(struct build *b, struct build_final *f)
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i];
 
-		f->any = f->any || w->state_location == TESS_LOCATION_DISK;
-		f->wanted[i] = tess_weight_has_stored_state(p, w, b->l->rank) &&
-		               !tess_weight_is_fetched(p, w, b->l->rank);
+		f->any = f->any || w->state_location == TESS_LOCATION_DISK ||
+		         w->rest_location == TESS_LOCATION_DISK;
+		f->wanted[i] = tess_weight_is_trained(p, w) && !w->table &&
+		               (tess_weight_has_stored_state(p, w, b->l->rank) ||
+		                tess_weight_is_fetched(p, w, b->l->rank));
 	}
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (tess_weight_get_table(p->weight[i]))

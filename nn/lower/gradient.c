@@ -619,6 +619,7 @@ void build_add_gradient_run(struct build *b)
 		return;
 	}
 	store_slot(b, s, &s->run);
+	build_announce_gradient(b, s->record->weight[0]);
 	read_ahead(b, s);
 }
 

@@ -41,6 +41,7 @@ static void wait_for_oldest_write(struct build *b)
 	build_add_wait(b, oldest->step);
 	build_keep_value(b, &oldest->from);
 	o->bytes -= oldest->bytes;
+	build_announce_gradient(b, oldest->weight);
 }
 
 /* Waits until no gradient of w is being written. */
@@ -74,6 +75,7 @@ static void write_part(struct build *b, const struct tess_weight *w, int64_t fir
 	o->list = list;
 	list[o->nstarted++] = write;
 	o->bytes += write.bytes;
+	build_expect_gradient(b, w);
 }
 
 static struct build_earlier read_stored_part(struct build *b, const struct tess_weight *w,

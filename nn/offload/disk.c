@@ -5,6 +5,7 @@
 #include "nn/offload/disk_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,25 +30,45 @@ struct tess_disk {
 
 static void complete_block(struct tess_disk *d, struct tess_disk_block *b);
 
-tess_status tess_disk_open(const char *dir, int32_t rank, uint64_t bytes, struct tess_disk **out)
+/* Opens a queue of a file, which becomes its own, also on failure. */
+static tess_status open_file_queue(const char *dir, int32_t rank, const struct tess_disk_file *file,
+                                   struct tess_disk **out)
 {
 	struct tess_disk *d = calloc(1, sizeof *d);
 	tess_status st;
 
 	if (!d || !(d->dir = strdup(dir))) {
+		close(file->fd);
 		free(d);
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	}
 	d->rank = rank;
-	d->file.fd = -1;
-	st = tess_disk_file_make(dir, rank, bytes, &d->file);
-	if (!st)
-		st = tess_disk_engine_open(d->file.fd, &d->engine, &d->self);
+	d->file = *file;
+	st = tess_disk_engine_open(d->file.fd, &d->engine, &d->self);
 	if (st)
 		tess_disk_close(d);
 	else
 		*out = d;
 	return st;
+}
+
+tess_status tess_disk_open(const char *dir, int32_t rank, uint64_t bytes, struct tess_disk **out)
+{
+	struct tess_disk_file file;
+	tess_status st = tess_disk_file_make(dir, rank, bytes, &file);
+
+	return st ? st : open_file_queue(dir, rank, &file, out);
+}
+
+tess_status tess_disk_open_queue(const struct tess_disk *d, struct tess_disk **out)
+{
+	struct tess_disk_file file = d->file;
+
+	file.fd = fcntl(d->file.fd, F_DUPFD_CLOEXEC, 0);
+	if (file.fd < 0)
+		return tess_fail(TESS_ENOMEM, "%s: rank %d has no descriptor for its file: %s",
+		                 d->dir, d->rank, strerror(errno));
+	return open_file_queue(d->dir, d->rank, &file, out);
 }
 
 void tess_disk_close(struct tess_disk *d)
@@ -61,8 +82,7 @@ void tess_disk_close(struct tess_disk *d)
 		d->engine->close(d->self);
 	for (int32_t i = 0; i < TESS_DISK_DEPTH; i++)
 		free(d->block[i].bounce);
-	if (d->file.fd >= 0)
-		close(d->file.fd);
+	close(d->file.fd);
 	free(d->dir);
 	free(d);
 }
@@ -134,7 +154,7 @@ static bool has_bounce(struct tess_disk_block *b)
 {
 	void *memory;
 
-	if (!b->bounce && posix_memalign(&memory, TESS_DISK_MAX_ALIGN, BOUNCE_BYTES) == 0)
+	if (!b->bounce && posix_memalign(&memory, TESS_DISK_ALIGN, BOUNCE_BYTES) == 0)
 		b->bounce = memory;
 	return b->bounce;
 }

@@ -10,7 +10,8 @@
  * through buffers. The ends of a range that are less than a block of the disk are read, and for
  * writes changed and written back, one small block each.
  *
- * Calls of one file may come from several threads, but not at the same time.
+ * Calls of one queue may come from several threads, but not at the same time. A file may have several
+ * queues, one for each thread.
  */
 #ifndef TESS_NN_DISK_H
 #define TESS_NN_DISK_H
@@ -32,8 +33,15 @@ struct tess_disk;
  */
 tess_status tess_disk_open(const char *dir, int32_t rank, uint64_t bytes, struct tess_disk **out);
 /*
- * Drops queued requests, waits for blocks that are under way, and frees the file's space. Memory of
- * requests that were not waited for must be valid until then. NULL: does nothing.
+ * Opens another queue of the file of `d`, with blocks under way of its own. Requests of the two that
+ * are under way at the same time must be in different blocks of TESS_DISK_ALIGN bytes, unless all
+ * of them read. Closing `d` does not close it. Failures as above; *out is yours: tess_disk_close.
+ */
+tess_status tess_disk_open_queue(const struct tess_disk *d, struct tess_disk **out);
+/*
+ * Drops queued requests, waits for blocks that are under way, and frees the file's space if this is
+ * its last queue. Memory of requests that were not waited for must be valid until then. NULL: does
+ * nothing.
  */
 void tess_disk_close(struct tess_disk *d);
 

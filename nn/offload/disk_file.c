@@ -72,7 +72,7 @@ static bool try_direct_read(int fd)
 	void *memory;
 	bool works;
 
-	if (posix_memalign(&memory, TESS_DISK_MAX_ALIGN, TESS_DISK_MAX_ALIGN) != 0)
+	if (posix_memalign(&memory, TESS_DISK_ALIGN, TESS_DISK_ALIGN) != 0)
 		return false;
 	works = pread(fd, memory, TESS_DISK_ALIGN, 0) >= 0 || errno != EINVAL;
 	free(memory);
@@ -84,7 +84,7 @@ static void choose_direct(const char *dir, int32_t rank, struct tess_disk_file *
 	int flags = fcntl(f->fd, F_GETFL);
 
 	find_direct_alignment(f);
-	if (f->align && f->align <= TESS_DISK_MAX_ALIGN &&
+	if (f->align && f->align <= TESS_DISK_ALIGN && f->memory_align <= TESS_DISK_ALIGN &&
 	    fcntl(f->fd, F_SETFL, flags | O_DIRECT) == 0 && try_direct_read(f->fd))
 		return;
 	fcntl(f->fd, F_SETFL, flags);
@@ -107,7 +107,7 @@ tess_status tess_disk_file_make(const char *dir, int32_t rank, uint64_t bytes,
 		                 "%s: rank %d cannot make a file there: %s; the folder must exist, "
 		                 "and be writable",
 		                 dir, rank, strerror(errno));
-	f.bytes = (bytes / TESS_DISK_MAX_ALIGN + 1) * TESS_DISK_MAX_ALIGN;
+	f.bytes = (bytes / TESS_DISK_ALIGN + 1) * TESS_DISK_ALIGN;
 	st = reserve_space(dir, rank, f.fd, f.bytes);
 	if (st) {
 		close(f.fd);

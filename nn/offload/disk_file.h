@@ -5,8 +5,6 @@
 #include <stdint.h>
 #include <tessera/plugin.h>
 
-enum { TESS_DISK_MAX_ALIGN = 64 << 10 };
-
 struct tess_disk_file {
 	int fd; /* close it */
 	uint64_t bytes; /* at least as many as requested */

@@ -245,6 +245,21 @@ tess_status tess_offload_open(const struct tess_offload_layout *layout, const ch
 	return st;
 }
 
+tess_status tess_offload_open_queues(const struct tess_offload *s, struct tess_offload *out)
+{
+	struct tess_offload queues = { .layout = s->layout };
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < 2 && !st; i++)
+		if (s->disk[i])
+			st = tess_disk_open_queue(s->disk[i], &queues.disk[i]);
+	if (st)
+		tess_offload_close(&queues);
+	else
+		*out = queues;
+	return st;
+}
+
 void tess_offload_close(struct tess_offload *s)
 {
 	for (int32_t i = 0; i < 2; i++)

@@ -79,6 +79,11 @@ struct tess_offload {
 /* Opens the files of a layout in the folders of weights and of state. Close it. */
 tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
                               struct tess_offload *out);
+/*
+ * Opens queues of their own for the same files, for another thread (tess_disk_open_queue). *out has
+ * the layout of `s`, which must outlive it. Close it.
+ */
+tess_status tess_offload_open_queues(const struct tess_offload *s, struct tess_offload *out);
 void tess_offload_close(struct tess_offload *s);
 
 struct tess_transfer { /* adjacent elements on their way between memory and a file */

@@ -222,8 +222,6 @@ static tess_status run_measured_step(struct tess_step *s, const struct tess_open
 	if (spans->group && !st)
 		tess_compute_spans_add(spans, s, began);
 	test_steps(*under_way, groups->offload);
-	if (!st && groups->final)
-		groups->final->advance(groups->final->self);
 	return st;
 }
 

@@ -19,8 +19,6 @@ struct tess_final_calls { /* callbacks of a run during the backward */
 	tess_status (*take_losses)(void *self);
 	/* Called when the gradient of w is final, and no later step reads w. */
 	void (*take_weight)(void *self, const struct tess_weight *w);
-	/* Called after each step; does not block. */
-	void (*advance)(void *self);
 	void *self;
 };
 

@@ -1,14 +1,13 @@
 /*
  * early_update.c - updates weights during the backward of a step, where no norm is needed before:
- * without clipping. Those whose state is in files are changed once their gradients are final, so
- * that the disk works while the device does.
+ * without clipping. Those that are in files, or whose state is, are changed once their gradients
+ * are final, by a thread (update_thread.h).
  */
 #include "core/base/status.h"
 #include "nn/program/agree.h"
 #include "nn/train/trainer_state.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <tessera/util/clock.h>
 
 /* Begins the update unless a loss of the step is not finite on some rank. Collective. */
@@ -24,39 +23,32 @@ static tess_status begin_if_finite(void *self)
 		bad |= !isfinite(e->losses[i]);
 	st = tess_all_reduce(t->parts.group, &bad, &bad, 1, TESS_I32, TESS_MAX, "loss");
 	t->waited += tess_now() - began;
-	if (!st && !bad) {
-		tess_update_begin(&t->update, &e->step);
-		e->has_begun = true;
-	}
-	return st;
+	if (st || bad)
+		return st;
+	tess_update_begin(&t->update, &e->step);
+	t->update.adds_squares = true;
+	e->has_begun = true;
+	if (t->update_thread)
+		tess_update_thread_begin(t->update_thread);
+	return TESS_OK;
 }
 
+/* Without a thread, this rank has no files, and no weight is final before the others. */
 static void add_final_weight(void *self, const struct tess_weight *w)
 {
 	struct tess_trainer *t = self;
 
-	if (t->early.has_begun && !t->early.failed)
-		tess_update_add(&t->update, w);
+	if (t->early.has_begun && t->update_thread)
+		tess_update_thread_add(t->update_thread, w);
 }
 
-/* Keeps a failure for the end of the backward, which other ranks wait for. */
-static void advance_early(void *self)
+tess_status tess_early_update_open(struct tess_trainer *t)
 {
-	struct tess_trainer *t = self;
-	struct tess_early_update *e = &t->early;
-
-	if (!e->has_begun || e->failed)
-		return;
-	e->failed = tess_update_advance(&t->update);
-	if (!e->failed)
-		return;
-	snprintf(e->message, sizeof e->message, "%s", tess_error());
-	tess_update_abandon(&t->update);
-}
-
-tess_status tess_early_update_get_failure(const struct tess_trainer *t)
-{
-	return t->early.failed ? tess_fail(t->early.failed, "%s", t->early.message) : TESS_OK;
+	t->may_update_early = !(t->clip > 0) && !(t->balance > 0) && !t->pipeline;
+	return t->may_update_early && t->update.bytes
+	               ? tess_update_thread_open(&t->update, &t->device, t->parts.group,
+	                                         &t->update_thread)
+	               : TESS_OK;
 }
 
 void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimizer_step *step)
@@ -64,7 +56,6 @@ void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimiz
 	t->early = (struct tess_early_update){ .step = *step };
 	t->early.calls = (struct tess_final_calls){ .take_losses = begin_if_finite,
 		                                    .take_weight = add_final_weight,
-		                                    .advance = advance_early,
 		                                    .self = t };
 }
 
@@ -78,4 +69,24 @@ void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_pr
 	for (int64_t i = 0; i < n; i++)
 		e->is_nonfinite |= nonfinite[i];
 	t->groups.final = &e->calls;
+}
+
+void tess_early_update_add_rest(struct tess_trainer *t)
+{
+	if (t->early.has_begun && t->update_thread)
+		tess_update_thread_add_rest(t->update_thread);
+}
+
+tess_status tess_early_update_finish(struct tess_trainer *t)
+{
+	if (!t->early.has_begun)
+		return TESS_OK;
+	return t->update_thread ? tess_update_thread_finish(t->update_thread)
+	                        : tess_update_finish(&t->update);
+}
+
+void tess_early_update_abandon(struct tess_trainer *t)
+{
+	if (t->early.has_begun && t->update_thread)
+		tess_update_thread_abandon(t->update_thread);
 }

@@ -1,4 +1,5 @@
-/* norm.c - the norm of the gradient, of all ranks. */
+#include "nn/train/norm.h"
+
 #include "core/base/status.h"
 #include "core/call/carrier.h"
 #include "core/registry/plugin_call.h"
@@ -60,74 +61,116 @@ tess_status tess_trainer_add_accumulators(struct tess_trainer *t, struct tess_gr
 	return st;
 }
 
-/* Adds the squares of n elements in memory of the device. */
-static tess_status add_squares(struct tess_trainer *t, const struct tess_weight *w, float *data,
-                               int64_t n)
+/* Adds the squares of n elements in memory of the device to *sum. */
+static tess_status add_squares(const struct tess_opened_device *d, const struct tess_weight *w,
+                               float *data, int64_t n, struct tess_accumulator *sum)
 {
 	struct tess_view in = describe_vector(data, TESS_F32, n);
-	struct tess_view out = describe_vector(t->squares, TESS_I64, TESS_ACCUMULATOR_FIELDS);
+	struct tess_view out = describe_vector(sum, TESS_I64, TESS_ACCUMULATOR_FIELDS);
 	struct tess_op op = make_squares(&in, &out, w->name);
 
-	op.stream = t->device.stream;
-	return n ? TESS_PLUGIN_CALL_FOR(t->device.table, w->name, op_get_kind_name(op.kind), run,
-	                                t->device.self, &op)
+	op.stream = d->stream;
+	return n ? TESS_PLUGIN_CALL_FOR(d->table, w->name, op_get_kind_name(op.kind), run, d->self,
+	                                &op)
 	         : TESS_OK;
 }
 
-/* Adds the squares of elements [at, at + n) of a gradient; of one in a file, window by window. */
-static tess_status add_squares_of(struct tess_trainer *t, struct tess_kept *gradient, int64_t at,
-                                  int64_t n)
+/* Adds the squares of the elements of a part of a tensor's weight that this rank owns of it. */
+static tess_status add_owned_squares(const struct tess_opened_device *d,
+                                     const struct tess_parameters *s,
+                                     const struct tess_stored_tensor *tensor,
+                                     const struct tess_norm_part *part,
+                                     struct tess_accumulator *sum)
+{
+	int64_t begin = part->first, end = begin; /* adjacent ranges at once */
+	struct tess_kept_run run;
+	struct tess_kept_walk w;
+	tess_status st = TESS_OK;
+
+	tess_kept_walk_begin(&w, s->program, tensor, s->rank, TESS_STATE, TESS_OWNED);
+	while (!st && tess_kept_walk_next(&w, &run)) {
+		int64_t lo = run.kept > part->first ? run.kept : part->first;
+		int64_t hi = run.kept + run.n, last = part->first + part->n;
+
+		hi = hi < last ? hi : last;
+		if (run.kept >= last)
+			break;
+		if (lo >= hi)
+			continue;
+		if (lo != end) {
+			st = add_squares(d, part->weight, part->gradient + (begin - part->first),
+			                 end - begin, sum);
+			begin = lo;
+		}
+		end = hi;
+	}
+	return st ? st
+	          : add_squares(d, part->weight, part->gradient + (begin - part->first),
+	                        end - begin, sum);
+}
+
+tess_status tess_norm_add_part(const struct tess_opened_device *device,
+                               const struct tess_parameters *s, const struct tess_norm_part *part,
+                               struct tess_accumulator *sum)
 {
 	tess_status st = TESS_OK;
 
-	if (!gradient->offload)
-		return add_squares(t, gradient->weight, (float *)gradient->data + at, n);
-	for (int64_t end = at + n; at < end && !st; at += n) {
-		void *data;
-
-		n = end - at;
-		st = tess_kept_map(gradient, at, &n, &data);
-		if (!st)
-			st = add_squares(t, gradient->weight, data, n);
-	}
+	for (int64_t i = 0; i < s->ntensors && !st; i++)
+		if (s->tensor[i].weight == part->weight && s->tensor[i].about.trained)
+			st = add_owned_squares(device, s, &s->tensor[i], part, sum);
 	return st;
 }
 
-/* Adds the squares of the elements that this rank owns, adjacent ranges at once. */
-static tess_status add_owned_squares(struct tess_trainer *t,
-                                     const struct tess_stored_tensor *tensor)
+/* Adds the squares of a gradient; of one in a file, window by window. */
+static tess_status add_weight_squares(struct tess_trainer *t, const struct tess_weight *w)
 {
-	struct tess_kept_run run, more = { 0 };
-	struct tess_kept_walk w;
+	struct tess_norm_part part = { .weight = w };
 	struct tess_kept gradient;
 	tess_status st = TESS_OK;
 
-	tess_kept_open(&t->parameters, tensor->weight, TESS_GRADIENT, false, &gradient);
-	tess_kept_walk_begin(&w, t->parameters.program, tensor, t->rank, TESS_STATE, TESS_OWNED);
-	while (!st && tess_kept_walk_next(&w, &run)) {
-		if (run.kept == more.kept + more.n) {
-			more.n += run.n;
-			continue;
-		}
-		st = add_squares_of(t, &gradient, more.kept, more.n);
-		more = run;
+	tess_kept_open(&t->parameters, w, TESS_GRADIENT, false, &gradient);
+	for (; part.first < gradient.n && !st; part.first += part.n) {
+		void *data = gradient.data;
+
+		part.n = gradient.n - part.first;
+		if (gradient.offload)
+			st = tess_kept_map(&gradient, part.first, &part.n, &data);
+		part.gradient = data;
+		if (!st && data)
+			st = tess_norm_add_part(&t->device, &t->parameters, &part, t->squares);
 	}
-	if (!st)
-		st = add_squares_of(t, &gradient, more.kept, more.n);
 	return tess_kept_close(&gradient, st);
+}
+
+/* Adds the squares that an update in the backward has added, once it has ended. */
+static tess_status finish_early_squares(struct tess_trainer *t, struct tess_accumulator *sum)
+{
+	const struct tess_accumulator *early = &t->update.squares;
+	tess_status st = tess_early_update_finish(t);
+
+	if (!t->early.has_begun)
+		return st;
+	for (int32_t i = 0; i < TESS_ACCUMULATOR_DIGITS; i++)
+		sum->digit[i] += early->digit[i];
+	sum->nonfinite += early->nonfinite;
+	return st;
 }
 
 tess_status tess_trainer_measure_norm(struct tess_trainer *t, double *norm)
 {
+	const struct tess_parameters *s = &t->parameters;
 	struct tess_accumulator sum = { 0 };
-	tess_status st = tess_device_clear(&t->device, "norm", t->squares, sizeof sum);
+	tess_status st = tess_device_clear(&t->device, "norm", t->squares, sizeof sum), early;
 
-	for (int64_t i = 0; i < t->parameters.ntensors && !st; i++)
-		if (t->parameters.tensor[i].about.trained)
-			st = add_owned_squares(t, &t->parameters.tensor[i]);
+	tess_early_update_add_rest(t);
+	for (int32_t i = 0; i < s->program->nweights && !st; i++)
+		if (s->each[i].trained && !s->program->weight[i]->table &&
+		    !(t->early.has_begun && s->offload.layout.weight[i].has_gradient))
+			st = add_weight_squares(t, s->program->weight[i]);
 	if (!st)
 		st = tess_device_move(&t->device, "norm", &sum, t->squares, sizeof sum);
-	st = tess_group_agree_status(t->parts.group, st, "norm");
+	early = finish_early_squares(t, &sum);
+	st = tess_group_agree_status(t->parts.group, st ? st : early, "norm");
 	if (!st)
 		st = tess_trainer_add_accumulators(t, t->parts.group, &sum, "norm");
 	*norm = sqrt(tess_accumulator_round(&sum));

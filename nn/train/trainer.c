@@ -9,6 +9,7 @@
 #include "nn/record/unexpected.h"
 #include "nn/run/check.h"
 #include "nn/run/options.h"
+#include "nn/train/norm.h"
 #include "nn/train/trainer_state.h"
 #include "nn/weights/tied.h"
 
@@ -172,6 +173,8 @@ static tess_status load_parameters(struct tess_trainer *t)
 	if (!st)
 		st = tess_update_open(&t->optimizer, &t->parameters, &t->update);
 	if (!st)
+		st = tess_early_update_open(t);
+	if (!st)
 		st = tess_device_alloc(&t->device, "norm", sizeof(struct tess_accumulator),
 		                       &t->squares);
 	st = tess_group_agree_status(t->parts.group, st, "weights");
@@ -302,6 +305,7 @@ void tess_trainer_close(struct tess_trainer *t)
 	tess_trainer_close_timeline(t);
 	tess_pipeline_close(t->pipeline);
 	tess_device_free(&t->device, t->squares);
+	tess_update_thread_close(t->update_thread);
 	tess_update_close(&t->update);
 	tess_parameters_free(&t->parameters);
 	tess_programs_free(&t->programs);
@@ -428,14 +432,13 @@ static double compute_factor(const struct tess_trainer *t, double norm)
 static tess_status clip_and_update(struct tess_trainer *t, const struct step *s, double lr)
 {
 	const struct tess_optimizer_step step = { t->step + 1, lr, compute_factor(t, s->norm) };
-	tess_status st;
+	tess_status st = TESS_OK;
 	int64_t began;
 
-	if (!t->early.has_begun)
+	if (!t->early.has_begun) {
 		tess_update_begin(&t->update, &step);
-	st = tess_early_update_get_failure(t);
-	if (!st)
 		st = tess_update_finish(&t->update);
+	}
 	if (!st)
 		st = tess_device_sync(&t->device, "optimizer");
 	st = tess_group_agree_status(t->parts.group, st, "optimizer");
@@ -459,7 +462,7 @@ static void prepare_early_update(struct tess_trainer *t, struct step *s, const d
 {
 	const struct tess_optimizer_step step = { t->step + 1, lr ? *lr : 0, 1 };
 
-	s->updates_early = lr && !(t->clip > 0) && !(t->balance > 0) && !t->pipeline;
+	s->updates_early = lr && t->may_update_early;
 	tess_early_update_prepare(t, &step);
 }
 
@@ -479,7 +482,7 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	if (!st && lr)
 		st = check_finite(t, &s);
 	if (st && t->early.has_begun) {
-		tess_update_abandon(&t->update);
+		tess_early_update_abandon(t);
 		t->unusable = true;
 	}
 	if (!st && lr)

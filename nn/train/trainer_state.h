@@ -11,7 +11,7 @@
 #include "nn/run/step_memory.h"
 #include "nn/run/values.h"
 #include "nn/train/trainer.h"
-#include "nn/train/update.h"
+#include "nn/train/update_thread.h"
 
 struct tess_early_update { /* an update that begins before its step has all gradients */
 	struct tess_optimizer_step step;
@@ -20,8 +20,6 @@ struct tess_early_update { /* an update that begins before its step has all grad
 	int64_t nlosses;
 	bool is_nonfinite; /* a loss of earlier micro-batches is */
 	bool has_begun;
-	tess_status failed; /* reported once all ranks have their gradients */
-	char message[1024]; /* of the failure */
 };
 
 struct tess_trainer {
@@ -38,6 +36,8 @@ struct tess_trainer {
 	struct tess_step_memory memory;
 	struct tess_parameters parameters;
 	struct tess_update update;
+	bool may_update_early; /* weights may change before the norm is known */
+	struct tess_update_thread *update_thread; /* executes early updates; NULL: none */
 	struct tess_early_update early;
 	uint64_t seed; /* seed of dropout */
 	int64_t step; /* steps that have changed weights */
@@ -122,6 +122,8 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
                                    bool accumulate, bool updates, struct tess_batch_totals *totals,
                                    struct tess_accumulator *loss, int32_t *nonfinite);
 
+/* Opens the thread that executes early updates, if there may be any. */
+tess_status tess_early_update_open(struct tess_trainer *t);
 /* Prepares an update that may begin before all gradients of the step are known. */
 void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimizer_step *step);
 /*
@@ -132,12 +134,17 @@ void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimiz
 void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_program *k,
                              const int32_t *nonfinite, int64_t n);
 
-/* Returns how the update has failed in the backward. */
-tess_status tess_early_update_get_failure(const struct tess_trainer *t);
+/* Adds the other weights, whose gradients are final, too. Nothing happens if it has not begun. */
+void tess_early_update_add_rest(struct tess_trainer *t);
+/* Waits until all weights are changed, if the update has begun. TESS_EIO: the disk failed. */
+tess_status tess_early_update_finish(struct tess_trainer *t);
+/* Ends the transfers of a step that has failed. */
+void tess_early_update_abandon(struct tess_trainer *t);
 
-/* Checks that the device has an op that every step needs. TESS_ENOTSUP. */
-tess_status tess_norm_check_device(const struct tess_device *device);
-/* Measures the norm of the gradient of the last step. Collective. TESS_EIO: the disk failed. */
+/*
+ * Measures the norm of the gradient of the last step, and finishes an update that has begun.
+ * Collective. TESS_EIO: the disk failed.
+ */
 tess_status tess_trainer_measure_norm(struct tess_trainer *t, double *norm);
 /* Adds accumulators of all ranks, in any order; group NULL: there is one rank. Collective. */
 tess_status tess_trainer_add_accumulators(struct tess_trainer *t, struct tess_group *group,

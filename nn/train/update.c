@@ -1,12 +1,15 @@
 #include "nn/train/update.h"
 
 #include "core/base/status.h"
+#include "nn/train/norm.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <tessera/reduce.h>
 
 enum { VALUES = TESS_MOMENT2 + 1 };
+enum { HUGE_PAGE = 2 << 20 }; /* bytes */
 enum { PART = 1 << 18 }; /* elements that are changed while the disk gets no request */
 
 /* ---- the ring -------------------------------------------------------------------------------- */
@@ -47,6 +50,22 @@ uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
 	return TESS_UPDATE_BUCKETS * max;
 }
 
+/*
+ * Allocates memory for direct I/O. A transfer of small pages that are not adjacent in physical
+ * memory is cut into many requests of the disk; huge pages keep it in one.
+ */
+static char *alloc_ring(uint64_t bytes)
+{
+	bool huge = bytes >= HUGE_PAGE;
+	void *ring;
+
+	if (posix_memalign(&ring, huge ? HUGE_PAGE : TESS_DISK_ALIGN, bytes) != 0)
+		return NULL;
+	if (huge)
+		madvise(ring, bytes, MADV_HUGEPAGE);
+	return ring;
+}
+
 tess_status tess_update_open(const struct tess_optimizer *o, struct tess_parameters *s,
                              struct tess_update *out)
 {
@@ -58,12 +77,15 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 
 	u.ready = calloc((size_t)s->program->nweights + 1, sizeof *u.ready);
 	u.is_ready = calloc((size_t)s->program->nweights + 1, sizeof *u.is_ready);
-	u.ring = u.bytes ? aligned_alloc(TESS_DISK_ALIGN, u.bytes) : NULL;
-	if (!u.ready || !u.is_ready || (u.bytes && !u.ring)) {
+	u.ring = u.bytes ? alloc_ring(u.bytes) : NULL;
+	if (!u.ready || !u.is_ready || (u.bytes && !u.ring))
 		st = tess_fail(TESS_ENOMEM,
 		               "no memory for %d buckets of state in files, %lld bytes; set a "
 		               "lower TESSERA_OFFLOAD_BUCKET",
 		               TESS_UPDATE_BUCKETS, (long long)u.bytes);
+	else
+		st = tess_offload_open_queues(&s->offload, &u.files);
+	if (st) {
 		tess_update_close(&u);
 		return st;
 	}
@@ -78,6 +100,7 @@ void tess_update_close(struct tess_update *u)
 	free(u->ready);
 	free(u->is_ready);
 	free(u->ring);
+	tess_offload_close(&u->files);
 	*u = (struct tess_update){ 0 };
 }
 
@@ -137,12 +160,13 @@ static tess_status start_transfers(struct tess_update *u, struct tess_update_buc
 		if (!t->n || what == (b->writes ? TESS_GRADIENT : TESS_WEIGHT))
 			continue;
 		t->writes = b->writes;
-		st = tess_offload_start(&u->parameters->offload, t);
+		st = tess_offload_start(&u->files, t);
 		t->disk = st ? NULL : t->disk;
 	}
 	return st;
 }
 
+/* Returns whether the transfers of a bucket have ended. */
 static bool are_transfers_done(const struct tess_update_bucket *b)
 {
 	bool done = true;
@@ -173,7 +197,6 @@ static tess_status wait_for_transfers(struct tess_update_bucket *b)
 static tess_status change_values(struct tess_update *u, const struct tess_weight *w,
                                  const struct tess_optimizer_values *all)
 {
-	struct tess_parameters *s = u->parameters;
 	uint64_t width = tess_width(w->dtype);
 	tess_status st = TESS_OK;
 
@@ -185,8 +208,8 @@ static tess_status change_values(struct tess_update *u, const struct tess_weight
 		for (int i = 0; i < 2; i++)
 			v.moment[i] = all->moment[i] ? all->moment[i] + at : NULL;
 		v.rounded = all->rounded ? (char *)all->rounded + (uint64_t)at * width : NULL;
-		st = tess_optimizer_run(u->optimizer, &u->step, &s->weights.device, w, &v);
-		tess_offload_test(&s->offload);
+		st = tess_optimizer_run(u->optimizer, &u->step, u->device, w, &v);
+		tess_offload_test(&u->files);
 	}
 	return st;
 }
@@ -236,6 +259,19 @@ static tess_status take_next(struct tess_update *u)
 	return st;
 }
 
+/* Adds the squares of a gradient that has been read. */
+static tess_status add_bucket_squares(struct tess_update *u, const struct tess_update_bucket *b)
+{
+	struct tess_norm_part part = { .weight = b->weight,
+		                       .first = b->first,
+		                       .n = b->values.n,
+		                       .gradient = (float *)b->values.gradient };
+
+	return b->transfer[TESS_GRADIENT].n && u->adds_squares
+	               ? tess_norm_add_part(u->device, u->parameters, &part, &u->squares)
+	               : TESS_OK;
+}
+
 /* Changes the oldest bucket that is read, and starts writing it. */
 static tess_status change_next(struct tess_update *u)
 {
@@ -243,9 +279,11 @@ static tess_status change_next(struct tess_update *u)
 	tess_status st = wait_for_transfers(b);
 
 	if (!st)
+		st = add_bucket_squares(u, b);
+	if (!st)
 		st = change_values(u, b->weight, &b->values);
 	if (!st)
-		st = tess_device_sync(&u->parameters->weights.device, b->weight->name);
+		st = tess_device_sync(u->device, b->weight->name);
 	b->writes = true;
 	u->changed++;
 	return st ? st : start_transfers(u, b);
@@ -268,10 +306,9 @@ static bool can_take_next(const struct tess_update *u)
 	return u->next < u->nready && u->read - u->written < TESS_UPDATE_BUCKETS;
 }
 
-/* Does what is next. */
-static tess_status advance_update(struct tess_update *u)
+tess_status tess_update_advance(struct tess_update *u)
 {
-	tess_offload_test(&u->parameters->offload);
+	tess_offload_test(&u->files);
 	if (is_oldest_written(u))
 		return finish_oldest(u);
 	if (can_take_next(u))
@@ -282,6 +319,9 @@ static tess_status advance_update(struct tess_update *u)
 void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *step)
 {
 	u->step = *step;
+	u->device = &u->parameters->weights.device;
+	u->adds_squares = false;
+	u->squares = (struct tess_accumulator){ 0 };
 	u->read = u->changed = u->written = u->at = 0;
 	u->nready = u->next = 0;
 	memset(u->is_ready, 0, (size_t)u->parameters->program->nweights * sizeof *u->is_ready);
@@ -289,29 +329,25 @@ void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *
 
 void tess_update_add(struct tess_update *u, const struct tess_weight *w)
 {
-	if (!u->is_ready[w->index])
-		u->ready[u->nready++] = w;
+	if (u->is_ready[w->index])
+		return;
 	u->is_ready[w->index] = true;
+	u->ready[u->nready] = w;
+	u->nready++; /* the other thread may read the list up to here */
 }
 
-/* Returns whether there is something to do that does not wait for the disk. */
-static bool may_advance(struct tess_update *u)
+void tess_update_add_rest(struct tess_update *u)
 {
-	return is_oldest_written(u) || can_take_next(u) ||
-	       (u->changed < u->read && are_transfers_done(get_bucket(u, u->changed)));
+	const struct tess_program *p = u->parameters->program;
+
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (u->parameters->each[i].trained)
+			tess_update_add(u, p->weight[i]);
 }
 
-tess_status tess_update_advance(struct tess_update *u)
+bool tess_update_is_idle(const struct tess_update *u)
 {
-	int64_t changed = u->changed;
-	tess_status st = TESS_OK;
-
-	if (u->next == u->nready && u->written == u->read)
-		return TESS_OK;
-	tess_offload_test(&u->parameters->offload);
-	while (!st && changed == u->changed && may_advance(u))
-		st = advance_update(u);
-	return st;
+	return u->next == u->nready && u->written == u->read;
 }
 
 void tess_update_abandon(struct tess_update *u)
@@ -323,14 +359,11 @@ void tess_update_abandon(struct tess_update *u)
 
 tess_status tess_update_finish(struct tess_update *u)
 {
-	const struct tess_program *p = u->parameters->program;
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < p->nweights; i++)
-		if (u->parameters->each[i].trained)
-			tess_update_add(u, p->weight[i]);
-	while (!st && (u->next < u->nready || u->written < u->read))
-		st = advance_update(u);
+	tess_update_add_rest(u);
+	while (!st && !tess_update_is_idle(u))
+		st = tess_update_advance(u);
 	if (st)
 		tess_update_abandon(u);
 	return st;

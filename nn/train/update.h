@@ -2,11 +2,17 @@
  * update.h - the optimizer's step on what a rank keeps of each weight. What is in files
  * (nn/offload/offload.h) passes through a ring of buckets in host memory: the next ones are read,
  * and the last ones written, while one is changed.
+ *
+ * One thread at a time executes an update, with queues of its own for the files. Another one may
+ * add weights and set the device meanwhile.
  */
 #ifndef TESS_NN_UPDATE_H
 #define TESS_NN_UPDATE_H
 
+#include "core/base/accumulator.h"
 #include "nn/train/optimizer.h"
+
+#include <stdatomic.h>
 
 enum { TESS_UPDATE_BUCKETS = 4 }; /* of the ring */
 
@@ -22,38 +28,51 @@ struct tess_update_bucket { /* adjacent elements of a weight; private */
 struct tess_update {
 	const struct tess_optimizer *optimizer; /* borrowed */
 	struct tess_parameters *parameters; /* borrowed */
+	struct tess_offload files; /* its queues of the rank's files */
+	_Atomic(const struct tess_opened_device *) device; /* runs the ops; borrowed */
 	struct tess_optimizer_step step;
+	/* adds the squares of what the rank owns of gradients that are read from files */
+	bool adds_squares;
+	struct tess_accumulator squares;
 	char *ring; /* NULL: nothing is in files */
 	uint64_t bytes; /* of the ring */
 	struct tess_update_bucket bucket[TESS_UPDATE_BUCKETS];
 	int64_t read, changed, written; /* buckets: their reads started, changed, free again */
 	/* weights whose gradients are final, in that order; the next one to read: from `at` on */
 	const struct tess_weight **ready;
-	bool *is_ready; /* by index of the weight */
-	int32_t nready, next;
+	bool *is_ready; /* by index of the weight; of the thread that adds */
+	atomic_int nready;
+	int32_t next;
 	int64_t at;
 };
 
 /* Returns the bytes of the ring of a rank; 0: nothing is in files. */
 uint64_t tess_update_count_bytes(const struct tess_offload_layout *files);
-/* Allocates the ring. Close *out, which must not move. TESS_ENOMEM. */
+/* Allocates the ring, and opens queues of the files. Close *out. TESS_ENOMEM. */
 tess_status tess_update_open(const struct tess_optimizer *o, struct tess_parameters *s,
                              struct tess_update *out);
 void tess_update_close(struct tess_update *u);
 
-/* Begins a step of the optimizer. Not collective, like all that follows. */
+/* Begins a step of the optimizer on the rank's device. Not collective, like all that follows. */
 void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *step);
-/* Adds a weight that is changed before the others: the run needs it no more. */
+/* Adds a weight, unless it has been added: the run needs it no more. */
 void tess_update_add(struct tess_update *u, const struct tess_weight *w);
-/* Changes elements of added weights that are read, without waiting for the disk. */
+/* Adds all trained weights that have not been added. */
+void tess_update_add_rest(struct tess_update *u);
+/* Returns whether all weights that have been added are changed. */
+bool tess_update_is_idle(const struct tess_update *u);
+/*
+ * Changes masters, moments and weights of the added weights, a bucket or a weight in memory at
+ * least; waits for the disk. The update must not be idle. TESS_EIO: the disk failed; some weights
+ * have changed. After a failure, call tess_update_abandon.
+ */
 tess_status tess_update_advance(struct tess_update *u);
 /*
- * Changes masters, moments and weights of all trained weights that are not changed yet. Blocking,
- * except for what is queued on the device's stream. TESS_EIO: the disk failed; some weights have
- * changed.
+ * Adds all weights and changes them. Blocking, except for what is queued on the device's stream.
+ * Failures as above, abandoned.
  */
 tess_status tess_update_finish(struct tess_update *u);
-/* Ends the transfers of a step that has failed. */
+/* Ends the transfers of a step that has failed; the update is idle. */
 void tess_update_abandon(struct tess_update *u);
 
 #endif
