@@ -2,7 +2,7 @@
  * disk DIR MIB [ENGINE] - moves a file (nn/offload/disk.h) as training with offloading does, for
  * bench/disk.py. Reads commands from stdin, one a line, and prints the seconds of each:
  *
- *   read, write   all bytes in order, requests of 4 MiB, four under way
+ *   read, write   all bytes in order, requests of 4 MiB, eight under way
  *   update        a step of AdamW: per bucket three arrays of 4 MiB are read and written back,
  *                 while those of the next bucket are read
  */
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <tessera/tessera.h>
 
-enum { ARRAY = 4 << 20, ARRAYS = 3, BUCKET = ARRAYS * ARRAY, RING = 4 };
+enum { ARRAY = 4 << 20, ARRAYS = 3, BUCKET = ARRAYS * ARRAY, RING = 8, BUCKETS = 4 };
 
 struct slot { /* a request, or a bucket, under way */
 	struct tess_disk_request request[ARRAYS];
@@ -71,21 +71,21 @@ static tess_status stream_file(struct tess_disk *d, uint64_t bytes, bool writes)
 	return st;
 }
 
-/* Bucket i is read in turn i, written in turn i + 1, and its slot is free in turn i + RING. */
+/* Bucket i is read in turn i, written in turn i + 1, and its slot is free in turn i + BUCKETS. */
 static tess_status update_bench_file(struct tess_disk *d, uint64_t bytes)
 {
 	int64_t n = (int64_t)(bytes / BUCKET);
 	tess_status st = TESS_OK;
 
-	for (int64_t i = 0; i < n + RING && !st; i++) {
-		if (i >= RING)
-			st = wait_for_arrays(d, &ring[i % RING], ARRAYS);
+	for (int64_t i = 0; i < n + BUCKETS && !st; i++) {
+		if (i >= BUCKETS)
+			st = wait_for_arrays(d, &ring[i % BUCKETS], ARRAYS);
 		if (!st && i < n)
-			st = start_bench_bucket(d, &ring[i % RING], false, (uint64_t)i * BUCKET);
+			st = start_bench_bucket(d, &ring[i % BUCKETS], false, (uint64_t)i * BUCKET);
 		if (!st && i >= 1 && i <= n)
-			st = wait_for_arrays(d, &ring[(i - 1) % RING], ARRAYS);
+			st = wait_for_arrays(d, &ring[(i - 1) % BUCKETS], ARRAYS);
 		if (!st && i >= 1 && i <= n)
-			st = start_bench_bucket(d, &ring[(i - 1) % RING], true,
+			st = start_bench_bucket(d, &ring[(i - 1) % BUCKETS], true,
 			                        (uint64_t)(i - 1) * BUCKET);
 	}
 	return st;

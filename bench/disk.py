@@ -4,7 +4,7 @@
 	bench/disk.py DISK [--folder DIR] [--mib N] [--rounds N] [--engine uring|threads]
 
 DISK is build/release/bench/disk. It and fio move a file of N MiB (default 1024) in DIR (default: TMPDIR or /tmp) in
-turn, past the page cache, in blocks of 1 MiB of which 8 are under way; fio uses io_uring. Each writes its file once
+turn, past the page cache, in blocks of 4 MiB of which 8 are under way; fio uses io_uring. Each writes its file once
 before the measurement. Cases: `read`, `write`: all bytes in order; `update`: what AdamW does, reads and writes of 12
 bytes an element, and in fio the same share of both (rw). The output is the median of the rounds, with minimum and
 maximum, and the median of the ratios of a round. Without fio (apt-get install fio) the script is skipped, with status
@@ -17,7 +17,7 @@ FIO = {"read": "read", "write": "write", "update": "rw"}
 
 def run_fio(path, mib, case):
     """Returns MB/s, of reads and writes together."""
-    output = subprocess.run(["fio", "--name=disk", f"--filename={path}", f"--size={mib}M", "--bs=1M", "--iodepth=8",
+    output = subprocess.run(["fio", "--name=disk", f"--filename={path}", f"--size={mib}M", "--bs=4M", "--iodepth=8",
                              "--ioengine=io_uring", "--direct=1", "--overwrite=1", f"--rw={FIO[case]}",
                              "--output-format=json"], check=True, stdout=subprocess.PIPE).stdout
     job = json.loads(output)["jobs"][0]

@@ -10,8 +10,8 @@
  * through buffers. The ends of a range that are less than a block of the disk are read, and for
  * writes changed and written back, one small block each.
  *
- * Calls of one queue may come from several threads, but not at the same time. A file may have several
- * queues, one for each thread.
+ * Calls of one queue may come from several threads, but not at the same time. A file may have
+ * several queues, one for each thread.
  */
 #ifndef TESS_NN_DISK_H
 #define TESS_NN_DISK_H
@@ -20,7 +20,7 @@
 #include <tessera/plugin.h>
 
 enum { TESS_DISK_ALIGN = 4096 }; /* alignment of fast requests: address, offset and bytes */
-enum { TESS_DISK_BLOCK = 1 << 20, TESS_DISK_DEPTH = 8 }; /* bytes of a block; blocks under way */
+enum { TESS_DISK_BLOCK = 4 << 20, TESS_DISK_DEPTH = 8 }; /* bytes of a block; blocks under way */
 
 struct tess_disk;
 
@@ -33,9 +33,10 @@ struct tess_disk;
  */
 tess_status tess_disk_open(const char *dir, int32_t rank, uint64_t bytes, struct tess_disk **out);
 /*
- * Opens another queue of the file of `d`, with blocks under way of its own. Requests of the two that
- * are under way at the same time must be in different blocks of TESS_DISK_ALIGN bytes, unless all
- * of them read. Closing `d` does not close it. Failures as above; *out is yours: tess_disk_close.
+ * Opens another queue of the file of `d`, with blocks under way of its own. Requests of the two
+ * that are under way at the same time must be in different blocks of TESS_DISK_ALIGN bytes, unless
+ * all of them read. Closing `d` does not close it. Failures as above; *out is yours:
+ * tess_disk_close.
  */
 tess_status tess_disk_open_queue(const struct tess_disk *d, struct tess_disk **out);
 /*

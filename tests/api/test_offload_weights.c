@@ -60,7 +60,7 @@ static tess_status run_offloaded_job(struct job *j)
 		                                .pipeline_schedule = j->schedule,
 		                                .bucket = j->bucket,
 		                                .weight_decay = 0.1,
-		                                .clip = 1,
+		                                .clip = j->nmicro > 1, /* else early */
 		                                .offload_optimizer = j->state,
 		                                .offload_weights = j->weights };
 	struct hashed_training h = { .model = j->model,

@@ -39,7 +39,8 @@ static void place_weights(struct lowered *o, int32_t rank)
 	}
 }
 
-static void open_lowered(struct lowered *o, const char *model, const char *mesh, int32_t rank)
+static void open_lowered(struct lowered *o, const char *model, const char *mesh, int32_t rank,
+                         int32_t rest_location)
 {
 	static const int64_t length = TOKENS;
 	struct tess_session_options options = { .size = sizeof options };
@@ -54,6 +55,7 @@ static void open_lowered(struct lowered *o, const char *model, const char *mesh,
 	struct tess_record_options how = { .ntokens = TOKENS,
 		                           .nselected = TOKENS,
 		                           .logits_root = TESS_LOGITS_CUT,
+		                           .rest_location = rest_location,
 		                           .offload_min = 256,
 		                           .training = &training };
 	char path[512];
@@ -106,6 +108,18 @@ static bool uses_memory(const struct tess_step *s, const char *begin, const char
 	return uses;
 }
 
+/* Checks that no step from `first` on moves a part of the weight, or of its gradient. */
+static void check_unmoved(const struct lowered *o, const struct tess_weight *w, int32_t first)
+{
+	for (int32_t i = first; i < o->steps->nsteps; i++) {
+		const struct tess_step *s = o->steps->step[i];
+
+		s = s->kind == TESS_STEP_WAIT ? s->of : s;
+		ck_assert_msg(s->kind != TESS_STEP_TRANSFER || s->transfer->weight != w,
+		              "%s: moved after it is final", w->name);
+	}
+}
+
 /* Checks that no step from `first` on uses the weight or its gradient, or waits for a sum of it. */
 static void check_unused(const struct lowered *o, const struct tess_weight *w, int32_t first)
 {
@@ -133,13 +147,15 @@ static void check_unused(const struct lowered *o, const struct tess_weight *w, i
 
 static const struct {
 	const char *model, *mesh;
-	int32_t rank;
+	int32_t rank, rest_location;
 } cases[] = {
-	{ "tests/data/goldens/llama", "tp=1", 0 },
-	{ "tests/data/goldens/llama", "dp=2,tp=1", 1 },
-	{ "tests/data/goldens/gpt2", "dp=2,tp=2", 3 },
-	{ "data", "tp=2", 1 },
-	{ "tests/data/goldens/qwen3", "tp=2", 0 },
+	{ "tests/data/goldens/llama", "tp=1", 0, TESS_LOCATION_DEVICE },
+	{ "tests/data/goldens/llama", "dp=2,tp=1", 1, TESS_LOCATION_DEVICE },
+	{ "tests/data/goldens/gpt2", "dp=2,tp=2", 3, TESS_LOCATION_DEVICE },
+	{ "data", "tp=2", 1, TESS_LOCATION_DEVICE },
+	{ "tests/data/goldens/qwen3", "tp=2", 0, TESS_LOCATION_DEVICE },
+	{ "tests/data/goldens/llama", "tp=1", 0, TESS_LOCATION_DISK },
+	{ "tests/data/goldens/gpt2", "dp=2,tp=2", 3, TESS_LOCATION_DISK },
 };
 
 START_TEST(announced_in_time)
@@ -148,7 +164,7 @@ START_TEST(announced_in_time)
 	bool *seen;
 	int32_t n = 0, losses = 0, first = 0;
 
-	open_lowered(&o, cases[_i].model, cases[_i].mesh, cases[_i].rank);
+	open_lowered(&o, cases[_i].model, cases[_i].mesh, cases[_i].rank, cases[_i].rest_location);
 	seen = calloc((size_t)o.program->nweights, sizeof *seen);
 	for (int32_t i = 0; i < o.steps->nsteps; i++) {
 		const struct tess_step *s = o.steps->step[i];
@@ -160,7 +176,9 @@ START_TEST(announced_in_time)
 		first = n++ ? first : i;
 		ck_assert(losses == 1 && !seen[s->final_weight->index]);
 		seen[s->final_weight->index] = true;
-		check_unused(&o, s->final_weight, i + 1);
+		check_unmoved(&o, s->final_weight, i + 1);
+		if (!cases[_i].rest_location)
+			check_unused(&o, s->final_weight, i + 1);
 	}
 	for (int32_t i = 0; i < o.program->nweights; i++) {
 		const struct tess_weight *w = o.program->weight[i];

@@ -103,7 +103,7 @@ START_TEST(names_the_block)
 
 	disk_faults_set(&(struct disk_faults){ .at = 0, .calls = 1, .error = EIO });
 	ck_assert_int_eq(move_now(d, true, data, 3 * TESS_DISK_BLOCK, 8192), TESS_EIO);
-	expect_part(tess_error(), "(bucket 17): 8192 bytes at offset 3145728 of its file: ");
+	expect_part(tess_error(), "(bucket 17): 8192 bytes at offset 12582912 of its file: ");
 	tess_disk_close(d);
 	free(data);
 }
