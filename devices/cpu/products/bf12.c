@@ -8,7 +8,7 @@
 #include "pack.h"
 
 enum { CODES = 16, NO_CODE = 16, EXPONENTS = 256, CHUNK = 256 };
-enum { AHEAD = 10 * BF12_BLOCK_BYTES }; /* distance of prefetches in bytes; measured */
+enum { AHEAD = 8 * BF12_BLOCK_BYTES }; /* distance of prefetches in bytes; measured */
 #define REST_MASK 0x807f /* sign and mantissa of bf16 */
 
 struct exception {

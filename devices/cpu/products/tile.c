@@ -1,7 +1,6 @@
 #include "tile.h"
 
-/* Distances of prefetches in bytes, for rows in place: in panels of 2 bytes, and other weights. */
-enum { AHEAD_2 = 2048, AHEAD = 256 };
+enum { AHEAD = 256 }; /* distance of prefetches in bytes, for rows in place */
 
 /* Runs a tile; after inlining only the pointers vary, and the chains stay in registers. */
 TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, const float *a,
@@ -44,8 +43,7 @@ TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, cons
 		for (; step < end; step++) { \
 			const int64_t k = step->at - first->at; \
 			const char *w = (const char *)b + k * bk; \
-			const char *ahead = w + (bk == 2 * LANES ? AHEAD_2 : AHEAD); \
-			run_tile(rows, panels, false, dtype, a + k, ar, w, bk, bp, ahead, bk, \
+			run_tile(rows, panels, false, dtype, a + k, ar, w, bk, bp, w + AHEAD, bk, \
 			         slot, pitch, step); \
 		} \
 	}
