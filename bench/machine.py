@@ -115,5 +115,5 @@ def describe_cpu(root="/"):
 
 def guess_rates(ncpus, cpu):
     """Returns rough (bytes/s from memory, FLOP/s in f32) of CPUs, for estimates of time before anything is measured."""
-    flops = 45e9 if "avx512f" in cpu else 30e9 if "avx2" in cpu else 15e9
+    flops = 90e9 if "avx512f" in cpu else 50e9 if "avx2" in cpu else 20e9
     return min(ncpus, 8) * 15 * GB + max(0, ncpus - 8) * 2 * GB, ncpus * flops

@@ -85,7 +85,7 @@ def choose_models(bench):
         if need > memory:
             a.notes.append("%s: needs %.1f GB of memory, of which %.1f GB are available" % (m, need / 1e9, memory / 1e9))
         elif size > free - taken:
-            a.notes.append("%s: needs %.1f GB more in %s, where %.1f GB are left (--cache DIR takes another disk)" %
+            a.notes.append("%s: needs %.1f GB more in %s, where %.1f GB are left for it (--cache DIR takes another disk)" %
                            (m, size / 1e9, a.cache, max(0, free - taken) / 1e9))
         else:
             taken += size
@@ -103,10 +103,10 @@ def guess_seconds(bench, job):
     """Returns a rough duration of a run: start, weights to read, and what its samples compute."""
     reads, flops = machine.guess_rates(bench.n, machine.describe_cpu())
     torch, parallel = "Transformers" in job.engine or job.engine == "MKL", job.engine.endswith((" TP", "tensor"))
-    slow = 1 if job.engine.startswith("tessera") else 5 if parallel else 2 if torch else 1.2
+    slow = 1 if job.engine.startswith("tessera") else 4 if parallel else 2 if torch else 1.2
     share = min(1, job.threads / bench.n) if job.threads else 1
     decoded, prefilled = job.work
-    seconds = (12 if torch and parallel else 8 if torch else 0.5) + report.count_stored(job.model) / 2e9
+    seconds = (8 if torch and parallel else 4 if torch else 1) + report.count_stored(job.model) / 2e9
     return seconds + slow / share * (decoded * report.count_bytes(job.model) / reads +
                                      prefilled * report.count_flops(job.model, 512) / 512 / flops / 0.8)
 
@@ -126,7 +126,7 @@ def show_plan(bench):
     a = bench.a
     missing = list(list_missing(bench))
     say("%d CPU%s: %s; %s; ranks x threads: %s" % (
-        bench.n, "s" * (bench.n > 1), machine.describe_cpu(), "%d memory nodes" % len(bench.nodes) if len(bench.nodes) > 1 else "one memory node",
+        bench.n, "s" * (bench.n > 1), machine.describe_cpu(), "%d memory node%s" % (max(1, len(bench.nodes)), "s" * (len(bench.nodes) > 1)),
         ", ".join("%s %d x %d" % (m, *bench.split(m)) for m in a.models)))
     for what, path, size, seconds in missing:
         say("sets up: %s: %.1f GB in %s, about %d min" % (what, size / 1e9, path, seconds / 60 + 1))

@@ -264,7 +264,9 @@ def write_summary(r, old):
     for case, model, bench, x, how in list_cases(r):
         ours, rates = r.get(model, r.ours + how, bench, x), [(r.get(model, e, bench, x) or 0, e) for e in PEERS]
         rate, peer = max(rates)
-        if case in SUMMARY and ours and rate:
+        if case in SUMMARY and ours and not rate:
+            yield "| CPU: %s | %s | - | - | - |" % (case, r.show(model, r.ours + how, bench, x))
+        elif case in SUMMARY and ours:
             cells = [r.show(model, r.ours + how, bench, x), r.show(model, peer, bench, x)]
             cells[rate > ours] = "**%s**" % cells[rate > ours]
             yield "| CPU: %s | %s | %s | %s | %.2f |" % (case, *cells, peer, ours / rate)
