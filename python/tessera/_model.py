@@ -70,7 +70,7 @@ class Settings:
             offload_weights=offload_weights)
         self.trainer = _abi.TrainerOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
-            positions=positions, dropout=-1.0, values=self.session.values)
+            positions=positions, dropout=-1.0, values=self.session.values, math=self.session.math)
 
     def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
                 sequence: int = 0) -> Any:

@@ -75,6 +75,8 @@ tess_status train_check_outputs(const struct train_options *a);
 
 /* Finds the save to resume; "": none. A restarted job resumes its own. */
 tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT]);
+/* Without --math, sets a->session.math to that of the save to resume, else to f32. */
+tess_status train_choose_math(struct train_options *a);
 /*
  * Refuses a directory of --save with saves of another run than that of `resumed` ("": none), or
  * with newer ones: they would be mistaken for those of this run, and removed. Writes nothing.
