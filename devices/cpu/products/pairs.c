@@ -1,7 +1,7 @@
 /* pairs.c - packs rows of x as pairs of bf16. */
 #include "product.h"
 
-enum { COLUMNS = 16 * TILE_ROWS }; /* columns that are joined at once: of complete tiles */
+enum { COLUMNS = 16 * TILE_ROWS }; /* columns that are joined at once */
 
 /* Rounds the elements of a row; appends 0 to an odd number. */
 static void round_row(const float *x, int64_t len, uint16_t *to)
@@ -58,6 +58,16 @@ static void join_rows(const float *even, const float *odd, int64_t n, uint32_t *
 	}
 }
 
+/* Counts the columns of the next tiles: at most COLUMNS of `left`. */
+static int64_t count_tile_columns(int64_t left)
+{
+	int64_t count = 0;
+
+	while (count < left && count + TILE_ROWS <= COLUMNS)
+		count += product_choose_tile_rows(left - count);
+	return count;
+}
+
 void pairs_pack_columns(const struct sum_step *s, const float *x, int64_t pitch, int64_t rows,
                         uint32_t *to)
 {
@@ -70,7 +80,7 @@ void pairs_pack_columns(const struct sum_step *s, const float *x, int64_t pitch,
 		const float *odd = 2 * k + 1 < s->len ? even + pitch : NULL;
 
 		for (int64_t from = 0; from < rows; from += count) {
-			count = rows - from < COLUMNS ? rows - from : COLUMNS;
+			count = count_tile_columns(rows - from);
 			join_rows(even + from, odd ? odd + from : NULL, count, word);
 			for (int64_t r = from; r < from + count; r += n) {
 				uint32_t *tile = to + r * pairs;
