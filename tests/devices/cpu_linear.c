@@ -82,7 +82,7 @@ static void compare_products(const struct contraction *c, int64_t tokens, const 
 	in[0] = cpu_make_rows(cpu_make_floats(tokens * c->k), tokens, c->k, c->k);
 	for (int i = 0; i < 2; i++) {
 		w[i] = make_test_weight(n[i], c->k,
-		                        math == 0    ? cpu_choose_dtype(dtype + i)
+		                        math == 0   ? cpu_choose_dtype(dtype + i)
 		                        : dtype % 2 ? TESS_BF16
 		                                    : cpu_choose_dtype(dtype / 2),
 		                        (dtype + i) % 3);

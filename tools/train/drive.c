@@ -230,6 +230,8 @@ static tess_status begin_run(struct drive *d)
 		tess_tool_check_environment();
 	if (!st)
 		train_report_offload(d->run->options, &d->run->info);
+	if (!st)
+		train_report_math(d->run->options);
 	if (!st && !d->run->options->save && d->step < d->steps)
 		fprintf(stderr, "tessera train: nothing is saved without --save DIR\n");
 	return st;

@@ -119,6 +119,8 @@ tess_status train_open_report(const struct train_options *a, int64_t first, int6
                               struct train_report *out);
 /* Prints what rank 0 keeps on disk, if an option requests that. */
 void train_report_offload(const struct train_options *a, const struct tess_trainer_info *info);
+/* Prints that --math bf16 is slow on this processor, if so. */
+void train_report_math(const struct train_options *a);
 /* Reports a completed step. */
 tess_status train_report_step(struct train_report *p, int64_t step, double lr,
                               const struct train_evaluation *evaluation,
