@@ -621,8 +621,8 @@ enum {
  *   tree   tokens
  * Over the tokens that request the expert, with weight w; the product with w is rounded:
  *   dgate_up[j, k] = sum of FMA(w * [da | db]_j, x_k); ddown[j, f] = sum of FMA(w * g_j, h_f)
- * dbias[j] = sum of w * [da | db]_j. An expert without tokens gets +0. TESS_BF16 rounds the products
- * with w; dbias stays in f32.
+ * dbias[j] = sum of w * [da | db]_j. An expert without tokens gets +0. TESS_BF16 rounds the
+ * products with w; dbias stays in f32.
  */
 enum {
 	TESS_EXPERTS_DW_MATH = TESS_TOKENS_NUMS, /* as TESS_LINEAR_MATH; absent: 0 */

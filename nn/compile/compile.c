@@ -35,7 +35,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && r->p->training && r->p->training->balance > 0)
 		tess_program_record_balance(r);
 	nforward = r->p->nrecords;
-	/* the backward has the products of the forward; inference checks compressed weights first */
+	/* the backward has the products of the forward; inference compresses weights first */
 	if (!r->status && r->p->training && r->options->math == TESS_BF16)
 		st = tess_program_set_math(r->p, TESS_BF16);
 	if (!r->status && r->p->training)

@@ -39,7 +39,7 @@ START_TEST(weight_gradients)
 		s.num[TESS_LINEAR_DW_MATH] = TESS_BF16;
 		compare_op(&op);
 		s.num[TESS_LINEAR_DW_MATH] = TESS_F16;
-		expect_refused(&op, "products are of f32, or of bf16");
+		expect_refused_op(&op, "products are of f32, or of bf16");
 		free_views(in, 2);
 		free_views(&out, 1);
 	}
@@ -133,7 +133,7 @@ START_TEST(input_gradients)
 		s.num[TESS_LINEAR_MATH] = TESS_BF16;
 		compare_op(&op);
 		s.num[TESS_LINEAR_MATH] = TESS_F16;
-		expect_refused(&op, "dtype of its products, f32 or bf16");
+		expect_refused_op(&op, "dtype of its products, f32 or bf16");
 		free_views(in, n);
 		free_views(&out, 1);
 		for (int32_t j = 0; j < n; j++)

@@ -199,7 +199,7 @@ START_TEST(gradients_through_experts)
 		m.s.num[TESS_EXPERTS_MATH] = TESS_BF16;
 		compare_op(&op);
 		m.s.num[TESS_EXPERTS_MATH] = TESS_F16;
-		expect_refused(&op, "dtype of products, f32 or bf16");
+		expect_refused_op(&op, "dtype of products, f32 or bf16");
 		m.s.num[TESS_EXPERTS_MATH] = i % 2 ? TESS_BF16 : 0;
 		m.in[5] = make_test_rows(m.e, 2 * m.f, false);
 		op.nin = 6;
@@ -262,7 +262,7 @@ START_TEST(gradients_of_experts)
 		m.s.num[TESS_EXPERTS_DW_MATH] = TESS_BF16;
 		compare_op(&op);
 		m.s.num[TESS_EXPERTS_DW_MATH] = TESS_F16;
-		expect_refused(&op, "products are of f32, or of bf16");
+		expect_refused_op(&op, "products are of f32, or of bf16");
 		free_views(m.in, 4);
 		free_views(m.out, 3);
 		cpu_free_weights(&m.gate_up);

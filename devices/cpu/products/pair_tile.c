@@ -31,7 +31,7 @@ LANES_INLINE struct pairs load_last(const char *w)
 	return (struct pairs){ _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)w)) };
 }
 
-LANES_INLINE struct pairs load_words(const char *w)
+LANES_INLINE struct pairs load_pair_words(const char *w)
 {
 	return (struct pairs){ _mm512_loadu_si512(w) };
 }
@@ -76,7 +76,7 @@ LANES_INLINE struct pairs load_last(const char *w)
 	return (struct pairs){ lanes_load_bf16(w), lanes_set_zero() };
 }
 
-LANES_INLINE struct pairs load_words(const char *w)
+LANES_INLINE struct pairs load_pair_words(const char *w)
 {
 	struct lanes half[2];
 
@@ -155,7 +155,7 @@ LANES_INLINE struct pairs load_last(const char *w)
 	return (struct pairs){ load_flushed(w), lanes_set_zero() };
 }
 
-LANES_INLINE struct pairs load_words(const char *w)
+LANES_INLINE struct pairs load_pair_words(const char *w)
 {
 	float even[LANES], odd[LANES];
 	uint32_t word[LANES];
@@ -221,7 +221,7 @@ TILE_INLINE void run_pair_tile(int kind, int rows, int panels, const uint32_t *x
 	for (int64_t k = 0; k < step->len / 2; k++, x += rows, w += PAIR_BYTES, ahead += ahead_k) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++) {
-			b[p] = kind == PAIRS_FETCHED ? load_words(w + p * bp)
+			b[p] = kind == PAIRS_FETCHED ? load_pair_words(w + p * bp)
 			                             : load_pairs(w + p * bp);
 			if (kind == PAIRS_AMONG)
 				__builtin_prefetch(ahead + p * bp, 0, 2);
@@ -233,7 +233,7 @@ TILE_INLINE void run_pair_tile(int kind, int rows, int panels, const uint32_t *x
 	if (step->len % 2) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
-			b[p] = kind == PAIRS_FETCHED ? load_words(w + p * bp)
+			b[p] = kind == PAIRS_FETCHED ? load_pair_words(w + p * bp)
 			                             : load_last(w + p * bp);
 		multiply_tile_pairs(rows, panels, x, b, c);
 	}
