@@ -332,7 +332,7 @@ void tess_update_add(struct tess_update *u, const struct tess_weight *w)
 	if (u->is_ready[w->index])
 		return;
 	u->is_ready[w->index] = true;
-	u->ready[u->nready] = w;
+	u->ready[u->nready] = u->parameters->program->weight[w->index];
 	u->nready++; /* the other thread may read the list up to here */
 }
 

@@ -55,7 +55,9 @@ void tess_update_close(struct tess_update *u);
 
 /* Begins a step of the optimizer on the rank's device. Not collective, like all that follows. */
 void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *step);
-/* Adds a weight, unless it has been added: the run needs it no more. */
+/*
+ * Adds a weight, of the program of any shape, unless it has been added: the run needs it no more.
+ */
 void tess_update_add(struct tess_update *u, const struct tess_weight *w);
 /* Adds all trained weights that have not been added. */
 void tess_update_add_rest(struct tess_update *u);
