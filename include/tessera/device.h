@@ -945,8 +945,13 @@ struct tess_device {
 	int64_t explains;               /* 1: kv_dtype, fuses and rounds may be called although
 	                                 * init() of the plugin has returned TESS_ENOTSUP, so a
 	                                 * plan is explained on a machine without this device */
+	/* Allocates host memory that copies on a stream read and write while the caller continues.
+	 * NULL: the core uses memory of malloc. Requires host_free. */
+	tess_status (*host_alloc)(void *self, uint64_t bytes, void **out);
+	/* Frees memory of host_alloc(), which no copy uses. */
+	void (*host_free)(void *self, void *p);
 };
-TESS_TIGHT(tess_device, explains);
+TESS_TIGHT(tess_device, host_free);
 
 TESS_END
 

@@ -100,7 +100,7 @@ static tess_status clear_stored_moments(const struct tess_parameters *s, int32_t
 	float *zeros;
 	tess_status st = TESS_OK;
 
-	if (!files->disk[TESS_STATE])
+	if (!files->layout.bytes[TESS_STATE])
 		return TESS_OK;
 	zeros = aligned_alloc(TESS_DISK_ALIGN, CLEARED * sizeof *zeros);
 	if (!zeros)
@@ -131,17 +131,29 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 	return tess_device_clear(&s->weights.device, "training", memory, bytes);
 }
 
-/* Opens the files of a rank, and loads its weights into them, or into memory. */
+static bool has_values_apart(const struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (tess_location_is_apart(p, p->weight[i]->rest_location) ||
+		    tess_location_is_apart(p, p->weight[i]->state_location))
+			return true;
+	return false;
+}
+
+/* Opens the files of a rank or their memory, and loads its weights into them, or the device's. */
 static tess_status load_stored_weights(struct tess_parameters *s, const struct tess_source *source,
                                        const struct tess_opened_device *device, int32_t moments,
                                        const char *const dir[2])
 {
 	const struct tess_program *p = s->program;
+	const struct tess_pinned_device next_to = { device->table, device->self, device->stream };
 	struct tess_offload_layout layout;
 	tess_status st = tess_offload_lay_out(p, s->rank, moments, &s->arena, &layout);
 
 	if (!st)
-		st = tess_offload_open(&layout, dir, &s->offload);
+		st = tess_offload_open(&layout, dir, &next_to, &s->offload);
+	if (!st && layout.pinned && has_values_apart(p))
+		st = tess_device_open_host(device, &s->host);
 	if (!st)
 		st = tess_rank_weights_load(p, source, s->rank, device, &s->offload, &s->weights);
 	s->weight_bytes = s->weights.bytes;
@@ -210,6 +222,7 @@ void tess_parameters_free(struct tess_parameters *s)
 	tess_device_free(&s->weights.device, s->gradients);
 	tess_rank_weights_free(&s->weights);
 	tess_offload_close(&s->offload);
+	tess_device_close(&s->host);
 	tess_arena_free(&arena);
 	*s = (struct tess_parameters){ 0 };
 }
@@ -227,15 +240,17 @@ tess_status tess_parameters_check_room(const struct tess_program *p, int32_t ran
 	if (tess_device_is_host(d) || !d->table->free_bytes)
 		return TESS_OK;
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (!p->weight[i]->table)
+		if (!p->weight[i]->table && !tess_weight_is_fetched(p, p->weight[i], rank))
 			weights += tess_width(p->weight[i]->dtype) *
 			           (uint64_t)tess_weight_get_kept(p, p->weight[i], rank, TESS_REST)
 			                   .len;
 	for (int32_t i = 0; i < p->ngradients; i++) {
 		const struct tess_weight *w = p->gradient[i].weight;
 
-		more += tess_weight_count_state_bytes(p, w, rank, moments) +
-		        4 * (uint64_t)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
+		if (!tess_weight_has_stored_state(p, w, rank))
+			more += tess_weight_count_state_bytes(p, w, rank, moments);
+		if (!tess_weight_is_fetched(p, w, rank))
+			more += 4 * (uint64_t)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
 	}
 	st = TESS_PLUGIN_CALL(d->table, "memory", free_bytes, d->self, &room);
 	room /= (uint64_t)d->nranks;
@@ -245,7 +260,7 @@ tess_status tess_parameters_check_room(const struct tess_program *p, int32_t ran
 	                 "the weights of a rank need %lld MiB, their gradients and the optimizer's "
 	                 "state %lld, and %lld MiB of device %s:%d are free for it; use more "
 	                 "ranks, each on a device of its own: along tp, or along dp with "
-	                 "--plan-override 'dp:**=zero3'",
+	                 "--plan-override 'dp:**=zero3'; or --offload-optimizer host",
 	                 (long long)tess_up((int64_t)weights, MIB),
 	                 (long long)tess_up((int64_t)more, MIB), (long long)(room / MIB),
 	                 d->table->name, (int)d->index);

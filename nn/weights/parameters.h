@@ -33,6 +33,8 @@ struct tess_parameters {
 	uint64_t weight_bytes, gradient_bytes, state_bytes; /* allocated */
 	float *state, *gradients; /* memory for the pointers in `each` */
 	struct tess_offload offload; /* what is in files instead of memory: no pointer in `each` */
+	/* for ops on values in memory of the host, next to another device; {0}: there are none */
+	struct tess_opened_device host;
 	struct tess_arena arena;
 };
 
