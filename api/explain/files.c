@@ -125,13 +125,12 @@ json_t *explain_make_host_json(const struct tess_explanation *e)
 	for (int32_t r = 0; r < e->nranks; r++) {
 		const struct tess_explained_rank *k = e->ranks[r];
 
-		json_array_append_new(
-			all, json_pack("{s:I, s:I, s:I, s:o, s:o}", "weights",
-		                       (json_int_t)k->weights_host, "optimizer",
-		                       (json_int_t)k->state_host, "transfers",
-		                       (json_int_t)k->transfer, "to_device",
-		                       make_moved_json(k->host_read), "to_host",
-		                       make_moved_json(k->host_written)));
+		json_array_append_new(all, json_pack("{s:I, s:I, s:I, s:o, s:o}", "weights",
+		                                     (json_int_t)k->weights_host, "optimizer",
+		                                     (json_int_t)k->state_host, "transfers",
+		                                     (json_int_t)k->transfer, "to_device",
+		                                     make_moved_json(k->host_read), "to_host",
+		                                     make_moved_json(k->host_written)));
 	}
 	return all;
 }

@@ -66,8 +66,8 @@ struct square_sum {
 };
 
 /* Adds the squares of n elements in memory of the device. */
-static tess_status add_squares(const struct square_sum *to, const struct tess_weight *w, float *data,
-                               int64_t n)
+static tess_status add_squares(const struct square_sum *to, const struct tess_weight *w,
+                               float *data, int64_t n)
 {
 	const struct tess_opened_device *d = to->device;
 	struct tess_view in = describe_vector(data, TESS_F32, n);

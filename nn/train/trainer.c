@@ -619,22 +619,20 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 		return;
 	p = t->programs.first->program;
 	files = &t->parameters.offload.layout;
-	info = (struct tess_trainer_info){ .step = t->step,
-		                           .vocabulary = p->logits->dim[1]->size,
-		                           .positions = p->max_positions,
-		                           .weight_bytes = t->parameters.weight_bytes,
-		                           .gradient_bytes = t->parameters.gradient_bytes,
-		                           .state_bytes = t->parameters.state_bytes,
-		                           .step_bytes = t->memory.bytes,
-		                           .transfer_bytes = t->update.bytes,
-		                           .weight_disk_bytes =
-		                                   files->pinned ? 0 : files->bytes[TESS_REST],
-		                           .state_disk_bytes =
-		                                   files->pinned ? 0 : files->bytes[TESS_STATE],
-		                           .weight_host_bytes =
-		                                   files->pinned ? files->bytes[TESS_REST] : 0,
-		                           .state_host_bytes =
-		                                   files->pinned ? files->bytes[TESS_STATE] : 0 };
+	info = (struct tess_trainer_info){
+		.step = t->step,
+		.vocabulary = p->logits->dim[1]->size,
+		.positions = p->max_positions,
+		.weight_bytes = t->parameters.weight_bytes,
+		.gradient_bytes = t->parameters.gradient_bytes,
+		.state_bytes = t->parameters.state_bytes,
+		.step_bytes = t->memory.bytes,
+		.transfer_bytes = t->update.bytes,
+		.weight_disk_bytes = files->pinned ? 0 : files->bytes[TESS_REST],
+		.state_disk_bytes = files->pinned ? 0 : files->bytes[TESS_STATE],
+		.weight_host_bytes = files->pinned ? files->bytes[TESS_REST] : 0,
+		.state_host_bytes = files->pinned ? files->bytes[TESS_STATE] : 0
+	};
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

@@ -140,7 +140,8 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
 	return st;
 }
 
-tess_status tess_device_open_host(const struct tess_opened_device *d, struct tess_opened_device *out)
+tess_status tess_device_open_host(const struct tess_opened_device *d,
+                                  struct tess_opened_device *out)
 {
 	struct tess_opened_device cpu = { .nthreads = d->nthreads, .nranks = d->nranks };
 	tess_status st = tess_plugin_find_device("cpu", &cpu.table);

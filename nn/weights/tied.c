@@ -152,7 +152,8 @@ static tess_status open_pass(const struct tess_parameters *s, struct tess_group 
 	if (!s->offload.layout.bytes[TESS_REST] && !s->host.self)
 		return TESS_OK;
 	out->window = aligned_alloc(TESS_DISK_ALIGN, tess_offload_pad(2 * most * sizeof(float)));
-	return out->window ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for tied weights in files");
+	return out->window ? TESS_OK
+	                   : tess_fail(TESS_ENOMEM, "no memory for tied weights in files");
 }
 
 /* Returns whether there are tied weights with gradients of their own. */
@@ -174,7 +175,8 @@ tess_status tess_tied_add_gradients(const struct tess_parameters *s,
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		const struct tess_weight *w = p->weight[i], *table = tess_weight_get_table(w);
 
-		if (!table || !s->each[i].has_gradient) /* apart, and in this stage or the table's */
+		if (!table ||
+		    !s->each[i].has_gradient) /* apart, and in this stage or the table's */
 			continue;
 		m.on_host = are_on_host(s, tess_weight_get_home(w), table);
 		st = add_gradient(&m, w, table);
@@ -205,7 +207,8 @@ static tess_status send_table(const struct tied_pass *m, const struct tess_weigh
 		if (!has_copy)
 			st = move_tied_part(m, mine, TESS_WEIGHT, at, n, false, part);
 		if (!st)
-			st = exchange_part(m, w, part, n, w->dtype, has_copy ? TESS_RECV : TESS_SEND,
+			st = exchange_part(m, w, part, n, w->dtype,
+			                   has_copy ? TESS_RECV : TESS_SEND,
 			                   has_copy ? table->stage : w->stage);
 		if (!st && has_copy)
 			st = move_tied_part(m, mine, TESS_WEIGHT, at, n, true, part);

@@ -319,8 +319,8 @@ END_TEST
 START_TEST(host_memory_of_a_gpu)
 {
 	static const char *const places[][2] = { { "host", NULL },
-						 { "host", "host" },
-						 { NULL, "host" } };
+		                                 { "host", "host" },
+		                                 { NULL, "host" } };
 	const struct layout l = { .model = _i ? "llama-bf16" : "llama-odd" };
 	struct training_job want = make_device_job(&l, 2), have;
 
