@@ -20,8 +20,8 @@ static void add_memory_part(struct memory_part **end, const char *name, const ch
 
 /*
  * Lists the parts of a rank's memory with their sum, and, if ranks have files, the bytes on disk,
- * and those that a step of inference reads; or those in memory of the host next to a device. Returns
- * their number.
+ * and those that a step of inference reads; or those in memory of the host next to a device.
+ * Returns their number.
  */
 static int list_parts(const struct tess_explanation *e, const struct tess_explained_rank *r,
                       int64_t positions, struct memory_part out[MEMORY_PARTS])

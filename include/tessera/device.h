@@ -868,7 +868,7 @@ struct tess_device {
 	tess_status (*open)(int32_t index, int32_t nthreads, void **self);
 	/* Allocates memory, aligned to 64 bytes. */
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);
-	/* Frees memory of alloc(). */
+	/* Frees memory of alloc(), which no queued work uses. */
 	void (*free)(void *self, void *p);
 	/* Runs a step, or queues it on op->stream: `op`, then the ops linked to it by `next`. */
 	tess_status (*run)(void *self, const struct tess_op *op);

@@ -1,6 +1,7 @@
 /*
  * offload.h - the values of a rank that are in files instead of memory: which, where, and their
- * transfers. Next to a device with memory of its own, the "files" are memory of the host (pinned.h).
+ * transfers. Next to a device with memory of its own, the "files" are memory of the host
+ * (pinned.h).
  *
  * One file contains weights at rest and their gradients, the other masters and moments. A weight
  * below TESS_OFFLOAD_MIN bytes stays in memory, with its gradient and state. The state of a weight

@@ -260,8 +260,8 @@ static inline bool tess_program_is_on_host(const struct tess_program *p)
 }
 
 /*
- * Returns whether values with a location (TESS_LOCATION_...) are not where the device computes: they
- * are on a disk, or in memory of the host next to a device with memory of its own.
+ * Returns whether values with a location (TESS_LOCATION_...) are not where the device computes:
+ * they are on a disk, or in memory of the host next to a device with memory of its own.
  */
 static inline bool tess_location_is_apart(const struct tess_program *p, int32_t location)
 {

@@ -17,7 +17,7 @@ static bool is_value_used(const struct tess_weight *w, int32_t what)
 	return what != TESS_WEIGHT || w->dtype != TESS_F32;
 }
 
-/* Returns whether values of a weight pass through buckets: some are not where the device computes. */
+/* Returns whether a weight has values that are not where the device computes. */
 static bool has_buckets(const struct tess_offload_layout *files, const struct tess_weight *w)
 {
 	const struct tess_stored_weight *stored = &files->weight[w->index];

@@ -3,8 +3,8 @@
  * (nn/offload/offload.h) passes through a ring of buckets in host memory: the next ones are read,
  * and the last ones written, while one is changed.
  *
- * Next to a device with memory of its own, what is in memory of the host is changed there, in place,
- * by the device cpu. What the device has of such a weight passes through the ring: gradients are
+ * Next to a device with memory of its own, what is in memory of the host is changed there by the
+ * device cpu. What the device has of such a weight passes through the ring: gradients are
  * copied to it, and changed weights back.
  */
 #ifndef TESS_NN_UPDATE_H

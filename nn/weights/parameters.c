@@ -197,6 +197,9 @@ tess_status tess_parameters_reserve_gradients(struct tess_parameters *s,
 
 	if (s->gradients && l->gradient_bytes <= s->gradient_bytes)
 		return TESS_OK;
+	st = s->gradients ? tess_device_sync(&s->weights.device, "training") : TESS_OK;
+	if (st)
+		return st;
 	for (int32_t i = 0; i < s->program->nweights; i++)
 		s->each[i].gradient = NULL;
 	tess_device_free(&s->weights.device, s->gradients);

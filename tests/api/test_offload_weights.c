@@ -1,8 +1,8 @@
 /*
  * test_offload_weights.c - training with weights and gradients in files: the bits of a run in
- * memory for any mesh, schedule and number of micro-batches, with state in memory or in a file. With
- * OFFLOAD_DEVICE, a device with exact sums and memory of its own: in memory of the host, likewise
- * the state only. The environment makes limits small.
+ * memory for any mesh, schedule and number of micro-batches, with state in memory or in a file.
+ * With OFFLOAD_DEVICE, a device with exact sums and memory of its own: in memory of the host,
+ * likewise the state only. The environment makes limits small.
  */
 #include "tests/support/hashed_training.h"
 #include "tests/support/suite.h"
@@ -122,7 +122,7 @@ static const struct layout {
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* Checks how much is in which memory, and in files. */
-static void check_places(const struct job *j, const struct job *memory)
+static void check_bytes_in(const struct job *j, const struct job *memory)
 {
 	const struct tess_trainer_info *a = &j->info;
 
@@ -164,7 +164,7 @@ static void check_offloaded(const char *model, int i, int nmicro, const struct j
 	              model, l->mesh, l->plan ? l->plan : "auto",
 	              l->schedule ? l->schedule : "1f1b",
 	              l->overrides ? l->overrides[0] : "no rule", nmicro);
-	check_places(&j, memory);
+	check_bytes_in(&j, memory);
 }
 
 /* Every layout runs with each number of micro-batches for about half of the models. */

@@ -110,6 +110,21 @@ START_TEST(bits_of_the_cpu)
 }
 END_TEST
 
+/* Checks that memory of gradients is not freed, for more of them, while it is being cleared. */
+START_TEST(gradients_that_move)
+{
+	const struct layout l = { .model = "gpt2" };
+	struct training_job have = make_device_job(&l, 1);
+
+	training_open_golden(l.model);
+	ck_assert(!setenv("DISCRETE_COPY_US", "10000", 1));
+	ck_assert(!setenv("TESSERA_DEVICE", "discrete_exact", 1));
+	training_run_on(&have, "tp", 1);
+	training_free_job(&have);
+	training_close_golden();
+}
+END_TEST
+
 /* Expects that no gradient differs by more than `bound` of the largest, nor do loss and norm. */
 static void expect_similar(const struct training_job *have, const struct training_job *want,
                            const char *mesh, double bound)
@@ -384,10 +399,12 @@ int main(void)
 		tcase_add_loop_test(t, host_memory_of_a_gpu, 0, 2);
 		return suite_end(r);
 	}
-	if (!nccl)
-		tcase_add_loop_test(t, bits_of_the_cpu, 0, (LAYOUTS + THIN - 1) / THIN);
-	else
+	if (nccl) {
 		tcase_add_loop_test(t, failures_beside_ops, 0, FAILURES);
+	} else {
+		tcase_add_loop_test(t, bits_of_the_cpu, 0, (LAYOUTS + THIN - 1) / THIN);
+		tcase_add_test(t, gradients_that_move);
+	}
 	tcase_add_loop_test(t, sums_in_any_order, 0, (LAYOUTS + THIN - 1) / THIN);
 	return suite_end(r);
 }
