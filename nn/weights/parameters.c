@@ -11,6 +11,7 @@
 
 enum { ALIGNED = 16 }; /* elements of a cache line: each weight's part starts in a new one */
 enum { CLEARED = 1 << 20 }; /* elements that are set to 0 at once */
+enum { MIB = 1 << 20 };
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
@@ -150,10 +151,10 @@ static tess_status load_stored_weights(struct tess_parameters *s, const struct t
 	struct tess_offload_layout layout;
 	tess_status st = tess_offload_lay_out(p, s->rank, moments, &s->arena, &layout);
 
-	if (!st)
-		st = tess_offload_open(&layout, dir, &next_to, &s->offload);
 	if (!st && layout.pinned && has_values_apart(p))
 		st = tess_device_open_host(device, &s->host);
+	if (!st)
+		st = tess_offload_open(&layout, dir, &next_to, &s->offload);
 	if (!st)
 		st = tess_rank_weights_load(p, source, s->rank, device, &s->offload, &s->weights);
 	s->weight_bytes = s->weights.bytes;
@@ -232,7 +233,33 @@ void tess_parameters_free(struct tess_parameters *s)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-enum { MIB = 1 << 20 };
+/* Checks that memory of the host has room for what all its ranks keep there. */
+static tess_status check_host_room(const struct tess_program *p, int32_t rank,
+                                   const struct tess_opened_device *d, int32_t moments)
+{
+	struct tess_opened_device host = { 0 };
+	struct tess_offload_layout layout = { 0 };
+	struct tess_arena arena = { 0 };
+	uint64_t bytes, room = UINT64_MAX;
+	tess_status st = tess_offload_lay_out(p, rank, moments, &arena, &layout);
+
+	bytes = layout.bytes[TESS_REST] + layout.bytes[TESS_STATE];
+	tess_arena_free(&arena);
+	if (!st)
+		st = tess_device_open_host(d, &host);
+	if (!st && host.table->free_bytes)
+		st = TESS_PLUGIN_CALL(host.table, "memory", free_bytes, host.self, &room);
+	room /= st ? 1 : (uint64_t)host.nranks;
+	tess_device_close(&host);
+	if (st || bytes <= room)
+		return st;
+	return tess_fail(TESS_ENOMEM,
+	                 "rank %d keeps %lld MiB of weights, gradients and optimizer state in "
+	                 "memory of the host, of which %lld MiB are free for it; use more hosts, "
+	                 "or offload less",
+	                 (int)rank, (long long)tess_up((int64_t)bytes, MIB),
+	                 (long long)(room / MIB));
+}
 
 tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
                                        const struct tess_opened_device *d, int32_t moments)
@@ -240,8 +267,11 @@ tess_status tess_parameters_check_room(const struct tess_program *p, int32_t ran
 	uint64_t weights = 0, more = 0, room = 0;
 	tess_status st;
 
-	if (tess_device_is_host(d) || !d->table->free_bytes)
+	if (tess_device_is_host(d))
 		return TESS_OK;
+	st = has_values_apart(p) ? check_host_room(p, rank, d, moments) : TESS_OK;
+	if (st || !d->table->free_bytes)
+		return st;
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (!p->weight[i]->table && !tess_weight_is_fetched(p, p->weight[i], rank))
 			weights += tess_width(p->weight[i]->dtype) *
