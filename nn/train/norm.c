@@ -121,14 +121,22 @@ tess_status tess_norm_add_part(const struct tess_opened_device *device,
 	return st;
 }
 
-/* Adds the squares of a gradient; of one in a file, window by window. */
-static tess_status add_weight_squares(struct tess_trainer *t, const struct tess_weight *w)
+/*
+ * Adds the squares of a gradient; of one in a file, window by window. Those of gradients in memory
+ * of the host, next to a device with memory of its own, are added to *on_host.
+ */
+static tess_status add_weight_squares(struct tess_trainer *t, const struct tess_weight *w,
+                                      struct tess_accumulator *on_host)
 {
+	const struct tess_opened_device *device;
 	struct tess_norm_part part = { .weight = w };
 	struct tess_kept gradient;
 	tess_status st = TESS_OK;
+	bool pinned;
 
 	tess_kept_open(&t->parameters, w, TESS_GRADIENT, false, &gradient);
+	pinned = gradient.offload && gradient.offload->pinned;
+	device = pinned ? &t->parameters.host : &t->device;
 	for (; part.first < gradient.n && !st; part.first += part.n) {
 		void *data = gradient.data;
 
@@ -137,39 +145,37 @@ static tess_status add_weight_squares(struct tess_trainer *t, const struct tess_
 			st = tess_kept_map(&gradient, part.first, &part.n, &data);
 		part.gradient = data;
 		if (!st && data)
-			st = tess_norm_add_part(&t->device, &t->parameters, &part, t->squares);
+			st = tess_norm_add_part(device, &t->parameters, &part,
+			                        pinned ? on_host : t->squares);
 	}
 	return tess_kept_close(&gradient, st);
 }
 
-/* Adds the squares that an update in the backward has added, once it has ended. */
-static tess_status finish_early_squares(struct tess_trainer *t, struct tess_accumulator *sum)
+/* Adds an accumulator field by field. */
+static void add_host_sum(const struct tess_accumulator *more, struct tess_accumulator *sum)
 {
-	const struct tess_accumulator *early = &t->update.squares;
-	tess_status st = tess_early_update_finish(t);
-
-	if (!t->early.has_begun)
-		return st;
 	for (int32_t i = 0; i < TESS_ACCUMULATOR_DIGITS; i++)
-		sum->digit[i] += early->digit[i];
-	sum->nonfinite += early->nonfinite;
-	return st;
+		sum->digit[i] += more->digit[i];
+	sum->nonfinite += more->nonfinite;
 }
 
 tess_status tess_trainer_measure_norm(struct tess_trainer *t, double *norm)
 {
 	const struct tess_parameters *s = &t->parameters;
-	struct tess_accumulator sum = { 0 };
+	struct tess_accumulator sum = { 0 }, on_host = { 0 };
 	tess_status st = tess_device_clear(&t->device, "norm", t->squares, sizeof sum), early;
 
 	tess_early_update_add_rest(t);
 	for (int32_t i = 0; i < s->program->nweights && !st; i++)
 		if (s->each[i].trained && !s->program->weight[i]->table &&
 		    !(t->early.has_begun && s->offload.layout.weight[i].has_gradient))
-			st = add_weight_squares(t, s->program->weight[i]);
+			st = add_weight_squares(t, s->program->weight[i], &on_host);
 	if (!st)
 		st = tess_device_move(&t->device, "norm", &sum, t->squares, sizeof sum);
-	early = finish_early_squares(t, &sum);
+	add_host_sum(&on_host, &sum);
+	early = tess_early_update_finish(t);
+	if (t->early.has_begun) /* what the update has read */
+		add_host_sum(&t->update.squares, &sum);
 	st = tess_group_agree_status(t->parts.group, st ? st : early, "norm");
 	if (!st)
 		st = tess_trainer_add_accumulators(t, t->parts.group, &sum, "norm");
