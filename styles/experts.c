@@ -152,5 +152,5 @@ static const struct tess_style identity = {
 };
 
 TESS_DEFINE_PLUGIN("experts", "1.0", "Apache-2.0", .summary = "mixtures of experts",
-                   .styles = TESS_LIST(tess_style, &grouped, &all_to_all, &fewer, &dispatch, &sum, &reduce_scatter,
-                                       &gate_up, &down, &identity));
+                   .styles = TESS_LIST(tess_style, &grouped, &all_to_all, &fewer, &dispatch, &sum,
+                                       &reduce_scatter, &gate_up, &down, &identity));

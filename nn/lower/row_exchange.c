@@ -9,7 +9,8 @@
 #include <tessera/split.h>
 
 /* Lists the rows that each rank owns. */
-static void list_owned_rows(struct build *b, struct tess_row_exchange *x, const struct tess_dim *rows)
+static void list_owned_rows(struct build *b, struct tess_row_exchange *x,
+                            const struct tess_dim *rows)
 {
 	struct tess_run *owned;
 
@@ -116,8 +117,7 @@ static void count_block(const struct tess_row_exchange *x, int64_t experts, int6
 	for (int32_t i = 0; i < x->nnodes && expected; i++)
 		if (x->node[i].rank == holder)
 			*expected += (double)rows * (double)x->columns *
-			             find_chosen_share(experts, top,
-			                               x->node[i].hi - x->node[i].lo);
+			             find_chosen_share(experts, top, x->node[i].hi - x->node[i].lo);
 }
 
 /* Limits the sum of counts: each of this rank's rows is in at most `top` of the blocks. */

@@ -74,6 +74,13 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
+/*
+ * TESS_ROWS_FEWER sends requested rows if ranks request at most this share of them, since packing
+ * copies rows twice more, and in inference if a rank has about so many rows (docs/benchmarks.md).
+ */
+#define FEWER_SHARE 0.6
+enum { FEWER_ROWS = 16 };
+
 struct expert_exchange { /* of rows with the ranks that hold their experts */
 	int32_t along; /* the mesh dimension; -1: the style requests none */
 	bool requested; /* by all_to_all; else all rows are gathered, and the results summed */
@@ -106,12 +113,6 @@ static const struct tess_dim *make_gate_up_dim(struct tess_recorder *r, const st
 		                          e->m->site.module);
 	return tess_dim_new_heads(r, "gate and up", ffn, ffn->nunits, 2 * ffn->unit_size);
 }
-
-/*
- * Share of the bytes of an exchange of all rows up to which TESS_ROWS_FEWER exchanges requested rows.
- * TODO measured.
- */
-#define TESS_ROWS_FEWER_SHARE 0.75
 
 static bool add_expert_weights(struct tess_recorder *r, struct mixture *e)
 {
@@ -328,17 +329,19 @@ static double find_request_share(const struct tess_recorder *r, const struct mix
 }
 
 /*
- * Returns whether an exchange of the rows that are requested is expected to send clearly fewer bytes
- * than one of all rows, from the shares of rows that each rank gets. It copies rows twice more.
+ * Returns whether sending requested rows moves clearly fewer bytes than a gather of all rows. Rows
+ * that are replicated need no gather.
  */
 static bool sends_fewer_bytes(const struct tess_recorder *r, const struct mixture *e)
 {
 	int32_t n = r->p->mesh.dim[e->rows.along].size;
 	double shares = 0;
 
+	if (e->rows.replicated || (!r->p->training && e->x->dim[0]->size < FEWER_ROWS * n))
+		return false;
 	for (int32_t q = 0; q < n; q++)
 		shares += find_request_share(r, e, q);
-	return shares <= TESS_ROWS_FEWER_SHARE * n;
+	return shares <= FEWER_SHARE * n;
 }
 
 /* Returns whether rows are exchanged by request. */
@@ -411,8 +414,7 @@ static bool send_rows(struct tess_recorder *r, struct mixture *e)
 static struct tess_tensor *return_rows(struct tess_recorder *r, const struct mixture *e,
                                        struct tess_tensor *y)
 {
-	struct tess_place to =
-		e->rows.replicated ? tess_place_replicate() : tess_place_shard(0);
+	struct tess_place to = e->rows.replicated ? tess_place_replicate() : tess_place_shard(0);
 
 	if (!y || e->rows.along < 0)
 		return y;

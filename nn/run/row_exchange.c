@@ -116,9 +116,8 @@ static void pack_for_experts(const struct tess_row_exchange *x)
 	}
 	for (int32_t q = 0; q < x->nranks; q++)
 		if (q != x->rank && is_own_node(x, x->first_node))
-			x->recv_counts[q] =
-				(uint64_t)x->columns *
-				count_requesting_rows(x, q, &x->node[x->first_node]);
+			x->recv_counts[q] = (uint64_t)x->columns *
+			                    count_requesting_rows(x, q, &x->node[x->first_node]);
 }
 
 /* Places the rows of all ranks that request an expert of this rank. */

@@ -32,9 +32,9 @@ static const struct {
 	  { "ep=3,tp=2", "tp=2,ep=2" } },
 	/* rows go to the ranks of their experts: replicated rows, and rows that ranks have a part of */
 	{ "{" R("mlp.experts", "ep_all_to_all") "}", { "tp=2", "tp=3" } },
-	{ "{" ROWS("") "," R("mlp.experts", "ep_all_to_all") "}",
-	  { "tp=2", "tp=3" } },
-	{ "{" ROWS("ep:") "," R("ep:mlp.experts", "ep_all_to_all") "," INSIDE("", "moe_tp_experts") "}",
+	{ "{" ROWS("") "," R("mlp.experts", "ep_all_to_all") "}", { "tp=2", "tp=3" } },
+	{ "{" ROWS("ep:") "," R("ep:mlp.experts", "ep_all_to_all") "," INSIDE("",
+	                                                                      "moe_tp_experts") "}",
 	  { "ep=2,tp=2", "tp=3,ep=2", "ep=3,tp=3" } },
 	{ "{" BY_EXPERT("ep:", "ep_all_to_all") "," INSIDE("", "moe_tp_experts") "}",
 	  { "ep=2,tp=2", "tp=3,ep=2", "ep=3,tp=3" } },
