@@ -86,7 +86,7 @@ static int64_t count_owned_rows(const struct tess_row_exchange *x, int32_t rank)
 	return n;
 }
 
-static int64_t count_nodes(const struct tess_row_exchange *x, int32_t rank)
+static int64_t count_rank_nodes(const struct tess_row_exchange *x, int32_t rank)
 {
 	int64_t n = 0;
 
@@ -107,11 +107,11 @@ static double find_chosen_share(int64_t n, int64_t top, int64_t held)
 }
 
 /* Adds the elements of an exchange between two ranks: in the worst case, and expected. */
-static void count_block(const struct tess_row_exchange *x, int64_t experts, int64_t top,
-                        int32_t owner, int32_t holder, uint64_t *count, double *expected)
+static void count_exchanged_rows(const struct tess_row_exchange *x, int64_t experts, int64_t top,
+                                 int32_t owner, int32_t holder, uint64_t *count, double *expected)
 {
 	int64_t rows = count_owned_rows(x, owner);
-	int64_t nodes = count_nodes(x, holder);
+	int64_t nodes = count_rank_nodes(x, holder);
 
 	*count = (uint64_t)(rows * (nodes < top ? nodes : top) * x->columns);
 	for (int32_t i = 0; i < x->nnodes && expected; i++)
@@ -139,17 +139,17 @@ static double count_blocks(struct tess_row_exchange *x, int64_t experts, int64_t
 	for (int32_t q = 0; q < x->nranks; q++) {
 		if (q == x->rank)
 			continue;
-		count_block(x, experts, top, x->returns ? q : x->rank, x->returns ? x->rank : q,
-		            &x->send_counts[q], &expected);
-		count_block(x, experts, top, x->returns ? x->rank : q, x->returns ? q : x->rank,
-		            &x->recv_counts[q], NULL);
+		count_exchanged_rows(x, experts, top, x->returns ? q : x->rank,
+		                     x->returns ? x->rank : q, &x->send_counts[q], &expected);
+		count_exchanged_rows(x, experts, top, x->returns ? x->rank : q,
+		                     x->returns ? q : x->rank, &x->recv_counts[q], NULL);
 	}
 	limit_counts(x, top, x->returns ? x->recv_counts : x->send_counts);
 	return expected;
 }
 
-static struct value add_blocks(struct build *b, const struct tess_row_exchange *x,
-                               const uint64_t *counts)
+static struct value add_block_buffer(struct build *b, const struct tess_row_exchange *x,
+                                     const uint64_t *counts)
 {
 	uint64_t n = 0;
 
@@ -215,8 +215,8 @@ void build_add_expert_rows(struct build *b, const struct tess_record *rec)
 		return;
 	expected = count_blocks(x, rec->in[1]->dim[1]->size,
 	                        (int64_t)rec->num[TESS_REC_EXPERT_ROWS_TOP]);
-	sent = add_blocks(b, x, x->send_counts);
-	received = add_blocks(b, x, x->recv_counts);
+	sent = add_block_buffer(b, x, x->send_counts);
+	received = add_block_buffer(b, x, x->recv_counts);
 	add_exchange_step(b, rec, x, true, &x->sent, &sent);
 	c = build_add_collective(b, rec->along, TESS_ALL_TO_ALL, &sent, &received);
 	c->send_counts = x->send_counts;

@@ -35,7 +35,7 @@ enum {
 	TESS_REC_COLLECTIVE, /* a collective of a local value, recorded by a hook */
 	TESS_REC_STRAIGHT, /* in[1], with the gradient of in[0] */
 	/*
-	 * sends rows to the ranks that hold their experts, S(0) -> R, or returns results, P -> S(0).
+	 * sends rows to the ranks of their experts, S(0) -> R, or returns results, P -> S(0);
 	 * in[1]: routing weights S(0), in[2]: S(1). Rows of an R that no expert of the rank reads
 	 * are undefined
 	 */
@@ -49,8 +49,8 @@ enum { TESS_REC_COLLECTIVE_KIND, TESS_REC_COLLECTIVE_RANK, TESS_REC_COLLECTIVE_N
 /* The stage of a value that every stage has, and of records before they are cut. */
 enum { TESS_STAGES_ALL = -1 };
 /*
- * The numbers of an expert_rows record: the maximum number of experts of a row, and 1 if the experts
- * got their rows from a replicated value, without an exchange.
+ * The numbers of an expert_rows record: the maximum number of experts of a row, and 1 if the
+ * experts got their rows from a replicated value, without an exchange.
  */
 enum { TESS_REC_EXPERT_ROWS_TOP, TESS_REC_EXPERT_ROWS_REPLICATED, TESS_REC_EXPERT_ROWS_NUMS };
 /* The number of a gradient record: 1 adds to the existing gradient. */

@@ -16,7 +16,7 @@ struct row_walk { /* the rows that a rank owns, in order */
 	int64_t at; /* in the run */
 };
 
-static struct row_walk begin_rows(const struct tess_row_exchange *x, int32_t rank)
+static struct row_walk begin_row_walk(const struct tess_row_exchange *x, int32_t rank)
 {
 	return (struct row_walk){ &x->owned[rank * x->npieces], x->npieces, 0 };
 }
@@ -80,8 +80,8 @@ static float *copy_row(const struct tess_row_exchange *x, float *to, const float
 /* ---- rows to experts ------------------------------------------------------------------------- */
 
 /* Packs own rows for the rank of a node. */
-static float *pack_rows(const struct tess_row_exchange *x, const struct tess_row_node *node,
-                        float *to)
+static float *pack_rows_for_node(const struct tess_row_exchange *x,
+                                 const struct tess_row_node *node, float *to)
 {
 	for (int64_t i = 0; i < x->mine.shape[0]; i++)
 		if (owner_requests(x, i, node))
@@ -93,7 +93,7 @@ static float *pack_rows(const struct tess_row_exchange *x, const struct tess_row
 static uint64_t count_requesting_rows(const struct tess_row_exchange *x, int32_t rank,
                                       const struct tess_row_node *node)
 {
-	struct row_walk w = begin_rows(x, rank);
+	struct row_walk w = begin_row_walk(x, rank);
 	uint64_t n = 0;
 	int64_t row;
 
@@ -111,7 +111,7 @@ static void pack_for_experts(const struct tess_row_exchange *x)
 		float *from = to;
 
 		if (node->rank != x->rank)
-			to = pack_rows(x, node, to);
+			to = pack_rows_for_node(x, node, to);
 		x->send_counts[node->rank] = (uint64_t)(to - from);
 	}
 	for (int32_t q = 0; q < x->nranks; q++)
@@ -121,12 +121,12 @@ static void pack_for_experts(const struct tess_row_exchange *x)
 }
 
 /* Places the rows of all ranks that request an expert of this rank. */
-static void place_rows(const struct tess_row_exchange *x)
+static void place_requested_rows(const struct tess_row_exchange *x)
 {
 	const float *from = x->received;
 
 	for (int32_t q = 0; q < x->nranks && is_own_node(x, x->first_node); q++) {
-		struct row_walk w = begin_rows(x, q);
+		struct row_walk w = begin_row_walk(x, q);
 		int64_t row;
 
 		for (int64_t i = 0; get_next_row(&w, &row); i++) {
@@ -150,7 +150,7 @@ static const float *get_node_row(const struct tess_row_exchange *x, int32_t node
 /* Packs the results of this rank's experts for the rows of another rank: by row, then by node. */
 static float *pack_results(const struct tess_row_exchange *x, int32_t rank, float *to)
 {
-	struct row_walk w = begin_rows(x, rank);
+	struct row_walk w = begin_row_walk(x, rank);
 	int64_t row;
 
 	while (get_next_row(&w, &row))
@@ -230,7 +230,7 @@ static void find_results(const struct tess_row_exchange *x, int64_t i, int64_t r
 
 static void add_rows(const struct tess_row_exchange *x)
 {
-	struct row_walk w = begin_rows(x, x->rank);
+	struct row_walk w = begin_row_walk(x, x->rank);
 	const float **from = x->from, **part = x->from + x->nranks;
 	int64_t row;
 
@@ -263,6 +263,6 @@ void tess_row_exchange_unpack(const struct tess_row_exchange *x)
 	if (x->returns)
 		add_rows(x);
 	else
-		place_rows(x);
+		place_requested_rows(x);
 	tess_float_leave(saved);
 }

@@ -1,4 +1,4 @@
-/* row_exchange.h - the steps on both sides of an exchange of rows with the ranks of their experts. */
+/* row_exchange.h - the steps before and after an all_to_all of rows that request experts. */
 #ifndef TESS_NN_RUN_ROW_EXCHANGE_H
 #define TESS_NN_RUN_ROW_EXCHANGE_H
 

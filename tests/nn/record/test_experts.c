@@ -30,7 +30,7 @@ static const struct {
 	{ "{" BY_EXPERT("ep:", "moe_experts_reduce_scatter") "," INSIDE("", "moe_tp_experts") "," R(
 		  "ep:head", "prepare_input:in=replicate") "}",
 	  { "ep=3,tp=2", "tp=2,ep=2" } },
-	/* rows go to the ranks of their experts: replicated rows, and rows that ranks have a part of */
+	/* rows go to the ranks of their experts: replicated rows, and cut ones */
 	{ "{" R("mlp.experts", "ep_all_to_all") "}", { "tp=2", "tp=3" } },
 	{ "{" ROWS("") "," R("mlp.experts", "ep_all_to_all") "}", { "tp=2", "tp=3" } },
 	{ "{" ROWS("ep:") "," R("ep:mlp.experts", "ep_all_to_all") "," INSIDE("",
