@@ -52,6 +52,18 @@ def list_experts(c):
         yield at + "down_proj", (to + "down_exps",), n, hidden, ffn
 
 
+def count_used(c):
+    """Returns the weights that a token multiplies."""
+    dense = sum(math.prod(shape) for name, _, shape in list_dense(c) if "embed" not in name and len(shape) > 1)
+    return dense + sum(c["num_experts_per_tok"] * outs * ins for _, _, _, outs, ins in list_experts(c))
+
+
+def count_stored(c):
+    """Returns the bytes of a checkpoint."""
+    dense = sum(2 * math.prod(shape) for _, _, shape in list_dense(c))
+    return dense + sum(n * outs * (ins // 32 * 17 + 2) for _, _, n, outs, ins in list_experts(c))
+
+
 def count_read(c):
     """Returns the bytes of weights that a token reads."""
     used = c["num_experts_per_tok"]

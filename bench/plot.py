@@ -24,7 +24,7 @@ def show_number(x):
 
 def find_kind(engine):
     for words, kind in ((("TP", "tensor"), "parallel"), (("llama",), "llama"), (("Transformers",), "torch"),
-                        (("1 x",), "ours2")):
+                        (("Tessera, threads",), "ours2")):
         if any(word in engine for word in words):
             return kind
     return "ours"

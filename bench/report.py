@@ -2,16 +2,26 @@
 import json, math, os, re, statistics
 
 import checkpoint
+import gpt_oss
 import plot
 
 CONTEXT, PROMPT, LONG, LONG_TOKENS = 16, 512, 8192, 32
 TITLES = {"160m": "160M", "1b": "1B", "moe": "160M, 8 experts,", "gptoss": "GPT-OSS of 1B, experts in"}
+MODELS = ["160m-f32", "160m-bf16", "1b-f32", "1b-bf16", "1b-q8", "moe-bf16", "gptoss-mxfp4"]
 PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
 TENSOR_PARALLEL = PEERS[2:]
 PRODUCTS = ", products of bf16"  # our engine with --math bf16
 BF12 = ", weights in 12 bits"  # our engine with --weights bf12
 SUMMARY = {"decode 160M bf16", "decode 1B bf16", "decode 1B bf16" + BF12, "decode 1B q8", "prefill 512 1B bf16",
            "prefill 512 1B bf16" + PRODUCTS}  # the cases in README.md
+
+MISSING = [  # what no case measures
+    "GPUs: script/gpu-check. Training: bench/train. Collectives: bench/comm. Files of offloaded values: bench/disk.py.",
+    "Several hosts, and networks between them.",
+    "Long answers, many users at once, latency of single tokens, energy.",
+    "The quality of answers: weights are random. Other models, dtypes and engines than those of the tables.",
+    "The best options of each engine on this machine: all run with their defaults, except for what a row names.",
+]
 
 
 def title(model):
@@ -23,7 +33,7 @@ class Results:
     """Medians over rounds by model, engine, bench and x."""
 
     def __init__(self, lines):
-        self.machine, self.commands, best, start = None, {}, {}, 0
+        self.machine, self.commands, self.failed, best, start = None, {}, {}, {}, 0
         self.foreign, self.runs, self.repeated = [], 0, 0
         for number, line in enumerate(lines):
             try:
@@ -35,6 +45,12 @@ class Results:
             if "cpus" in record:
                 self.machine, start = record, start + 1
                 continue
+            if "finished" in record:
+                continue
+            if "failed" in record:
+                self.failed[record["name"]] = record["failed"]
+                continue
+            self.failed.pop(record["name"], None)
             key = (record["name"], start, record["round"])
             self.repeated += key in best
             if key not in best or best[key]["foreign"] + best[key]["steal"] > record["foreign"] + record["steal"]:
@@ -42,14 +58,22 @@ class Results:
         if not self.machine or not best:
             raise SystemExit("bench: there are no results to report")
         self.n, self.values = len(self.machine["cpus"]), {}
+        self.ours, self.threads = "Tessera, ranks", "Tessera, threads"
+        if self.n == 1:
+            self.threads = self.ours
         for record in best.values():
             self.foreign.append(record["foreign"] + record["steal"])
             self.commands.setdefault((record["engine"], re.split("[/ ]", record["name"])[1]), record["command"])
             for p in record["points"]:
-                at = (record["model"], record["engine"], p["bench"], p["x"])
+                at = (record["model"], self.rename(record["model"], record["engine"]), p["bench"], p["x"])
                 self.values.setdefault(at, []).extend((value, record["disturbed"]) for value in p["values"])
-        self.ours = "tessera %d x 1" % self.n
-        self.threads = "tessera 1 x %d" % self.n
+
+    def rename(self, model, engine):
+        """Returns the name in tables: ranks and threads of a run with all CPUs depend on the model."""
+        most = self.machine["ways"].get(model, [self.n, 1])
+        ways = {"tessera 1 x %d" % self.n: self.threads, "tessera %d x %d" % tuple(most): self.ours}
+        ours = engine.split(",")[0]
+        return ways.get(ours, ours) + engine[len(ours):]
 
     def get(self, model, engine, bench, x):
         """Returns the median, or None."""
@@ -66,12 +90,19 @@ class Results:
             text += " (%s - %s)" % (plot.show_number(min(numbers)), plot.show_number(max(numbers)))
         return text + ("†" if any(d for _, d in values) else "")
 
+    def name_llama(self, threads):
+        return "llama.cpp" if threads == self.n else "llama.cpp, threads: %d" % threads
+
+    def list_ranks(self, model):
+        """Lists the numbers of ranks of one thread that have results."""
+        return [k for k in range(1, self.n + 1) if self.get(model, self.rename(model, "tessera %d x 1" % k), "decode", CONTEXT)]
+
     def limit(self, model, bench):
         return self.get(model, "machine", bench, self.n)
 
     def models(self):
         have = {key[0] for key in self.values}
-        return [m for m in ("160m-f32", "160m-bf16", "1b-f32", "1b-bf16", "1b-q8", "moe-bf16", "gptoss-mxfp4") if m in have]
+        return [m for m in MODELS if m in have]
 
 
 def read_results(files):
@@ -89,14 +120,27 @@ def read_results(files):
 
 def make_config(model):
     shape, dtype = model.split("-")
+    if shape == "gptoss":
+        return gpt_oss.make_config()
     return checkpoint.make_config("f32" if dtype == "f32" else "bf16", **checkpoint.SHAPES[shape])
+
+
+SIZES = {"f32": 4, "bf16": 2, "q8": 1 + 2 / 32}  # q8: 32 values share a scale of 2 bytes
+
+
+def count_stored(model):
+    """Counts the bytes of a checkpoint."""
+    config, dtype = make_config(model), model.split("-")[1]
+    if dtype == "mxfp4":
+        return gpt_oss.count_stored(config)
+    return sum(math.prod(shape) for _, shape, _ in checkpoint.list_tensors(config)) * SIZES[dtype]
 
 
 def count_bytes(model, context=0, batch=1, cached=4):
     """Counts the bytes that a step of decoding reads: weights that one token uses, and keys and values."""
     config, dtype = make_config(model), model.split("-")[1]
-    size = {"f32": 4, "bf16": 2, "q8": 1 + 2 / 32}[dtype]  # q8: 32 values share a scale of 2 bytes
-    weights = sum(used for _, _, used in checkpoint.list_tensors(config)) * size
+    weights = (gpt_oss.count_read(config) if dtype == "mxfp4" else
+               sum(used for _, _, used in checkpoint.list_tensors(config)) * SIZES[dtype])
     kv = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * cached
     return weights + batch * context * kv
 
@@ -104,6 +148,8 @@ def count_bytes(model, context=0, batch=1, cached=4):
 def count_flops(model, prompt):
     """Counts the operations of a prompt: the layers for each row, causal attention, the head for one."""
     config = make_config(model)
+    if model.endswith("mxfp4"):
+        return 2 * prompt * gpt_oss.count_used(config)
     used = [(name, n) for name, shape, n in checkpoint.list_tensors(config) if n and len(shape) > 1]
     layers = sum(n for name, n in used if "layers" in name)
     return (2 * prompt * layers + 2 * sum(n for name, n in used if "layers" not in name) +
@@ -199,13 +245,12 @@ def list_cases(r):
 
 def write_engines(r):
     engines = list(dict.fromkeys([r.ours, r.threads])) + PEERS
-    names = [re.sub(r"tessera (\d+) x (\d+)", lambda m: "ours, ranks x threads: %s x %s" % m.groups(), e) for e in engines]
-    yield "| tokens/s | %s |" % " | ".join(names)
+    yield "| tokens/s | %s |" % " | ".join(engines)
     yield "|---|" + "--:|" * len(engines)
     for case, model, bench, x, how in list_cases(r):
         engines_of = [e + how if e not in PEERS else e for e in engines]
         rates = [r.get(model, e, bench, x) or 0 for e in engines_of]
-        if not rates[0] and not rates[1]:
+        if not any(rate for rate, e in zip(rates, engines) if e not in PEERS):
             continue
         cells = [r.show(model, e, bench, x, True) for e in engines_of]
         cells = ["**%s**" % c if v == max(rates) else c for c, v in zip(cells, rates)]
@@ -213,17 +258,19 @@ def write_engines(r):
 
 
 def write_summary(r, old):
-    """Lists the rows of README.md: a few cases against the fastest peer, then the existing rows of GPUs."""
+    """Lists the rows of README.md: a few cases against the fastest peer, then the existing rows of training and of GPUs."""
     yield "| tokens/s | Tessera | fastest peer | | ratio |"
     yield "|---|--:|--:|---|--:|"
     for case, model, bench, x, how in list_cases(r):
         ours, rates = r.get(model, r.ours + how, bench, x), [(r.get(model, e, bench, x) or 0, e) for e in PEERS]
         rate, peer = max(rates)
-        if case in SUMMARY and ours and rate:
+        if case in SUMMARY and ours and not rate:
+            yield "| CPU: %s | %s | - | - | - |" % (case, r.show(model, r.ours + how, bench, x))
+        elif case in SUMMARY and ours:
             cells = [r.show(model, r.ours + how, bench, x), r.show(model, peer, bench, x)]
             cells[rate > ours] = "**%s**" % cells[rate > ours]
             yield "| CPU: %s | %s | %s | %s | %.2f |" % (case, *cells, peer, ours / rate)
-    yield from re.findall(r"^\| GPU: .*$", old, re.M)
+    yield from re.findall(r"^\| (?:CPU: train|GPU:) .*$", old, re.M)
 
 
 def write_sweep(r, bench, head, engines, model="160m-bf16"):
@@ -241,15 +288,14 @@ def write_ranks(r, model="160m-bf16"):
     """Lists the rows of the picture of ranks."""
     yield "| ranks, or threads of llama.cpp | decode, ours | llama.cpp | prefill 512, ours | llama.cpp |"
     yield "|--:|--:|--:|--:|--:|"
-    for k in (1, 2, 4):
-        peer = "llama.cpp" if k == r.n else "llama.cpp, threads: %d" % k
+    for k in r.list_ranks(model):
         yield "| %d | %s |" % (k, " | ".join(r.show(model, e, bench, x, True) for bench, x in (
-            ("decode", CONTEXT), ("prefill", PROMPT)) for e in ("tessera %d x 1" % k, peer)))
+            ("decode", CONTEXT), ("prefill", PROMPT)) for e in (r.rename(model, "tessera %d x 1" % k), r.name_llama(k))))
     yield ""
 
 
 def write_load(r, model="1b-bf16"):
-    engines = [r.ours, r.threads, "llama.cpp", "Transformers"]
+    engines = [*dict.fromkeys([r.ours, r.threads]), "llama.cpp", "Transformers"]
     if not r.get(model, r.ours, "first token", 1):
         return
     yield "| %s | %s |" % (title(model), " | ".join(engines))
@@ -264,8 +310,8 @@ def write_limits(r):
     yield "| in the same rounds as | DRAM read, GB/s | FMA peak, GFLOP/s | MKL sgemm, GFLOP/s |"
     yield "|---|--:|--:|--:|"
     for m in r.models():
-        gemm = r.get(m, "MKL", "gemm", PROMPT)
-        flops = count_flops(m, 0) and gemm and gemm * 2 * sum(
+        gemm = not m.endswith("mxfp4") and r.get(m, "MKL", "gemm", PROMPT)
+        flops = gemm and gemm * 2 * sum(
             n for name, shape, n in checkpoint.list_tensors(make_config(m)) if "layers" in name and len(shape) > 1) / 1e9
         yield "| %s | %s | %s | %s |" % (title(m).replace(",", ""), r.show(m, "machine", "read", r.n, True, 1e-9),
                                          r.show(m, "machine", "fma", r.n, True, 1e-9),
@@ -276,7 +322,7 @@ def draw_all(r, folder):
     """Draws the pictures that have results; returns their names."""
     os.makedirs(folder, exist_ok=True)
     pictures, n, m = [], r.n, "160m-bf16"
-    engines = [r.ours, r.threads] + PEERS
+    engines = list(dict.fromkeys([r.ours, r.threads])) + PEERS
     for bench, x, text in (("decode", CONTEXT, "decode after 16 tokens"), ("prefill", PROMPT, "prefill of 512 tokens")):
         panels = []
         for model in r.models():
@@ -289,7 +335,7 @@ def draw_all(r, folder):
             if len(bars) > 1:
                 panels.append((title(model).replace(",", ""), bars, limit))
         if panels:
-            plot.draw_bars(os.path.join(folder, bench + ".svg"), text + " (tessera: ranks x threads)", "tokens/s", panels)
+            plot.draw_bars(os.path.join(folder, bench + ".svg"), text, "tokens/s", panels)
             pictures.append(bench)
 
     def collect(engine, bench):
@@ -298,8 +344,9 @@ def draw_all(r, folder):
     read, fma = r.limit(m, "read"), r.limit(m, "fma")
     panels = []
     for bench, x in (("decode", CONTEXT), ("prefill", PROMPT)):
-        ours = [(k, r.get(m, "tessera %d x 1" % k, bench, x)) for k in (1, 2, 4)]
-        peer = [(k, r.get(m, "llama.cpp" if k == n else "llama.cpp, threads: %d" % k, bench, x)) for k in (1, 2, 4)]
+        ranks = r.list_ranks(m)
+        ours = [(k, r.get(m, r.rename(m, "tessera %d x 1" % k), bench, x)) for k in ranks]
+        peer = [(k, r.get(m, r.name_llama(k), bench, x)) for k in ranks]
         series = [("ours, over ranks of 1 thread", [p for p in ours if p[1]]),
                   ("llama.cpp, over threads", [p for p in peer if p[1]])]
         top = None
@@ -307,7 +354,7 @@ def draw_all(r, folder):
             top = read / count_bytes(m) if bench == "decode" else fma * PROMPT / count_flops(m, PROMPT)
         if len(series[0][1]) > 1:
             panels.append(("%s, %s, on %d CPUs" % (bench, title(m), n), "ranks or threads", series,
-                           ("limit: DRAM" if bench == "decode" else "limit: FMA in f32", [(1, top), (4, top)]) if top else None))
+                           ("limit: DRAM" if bench == "decode" else "limit: FMA in f32", [(1, top), (ranks[-1], top)]) if top else None))
     if panels:
         plot.draw_lines(os.path.join(folder, "ranks.svg"), "tokens/s", panels)
         pictures.append("ranks")
@@ -328,6 +375,35 @@ def draw_all(r, folder):
     return pictures
 
 
+def list_ways(r):
+    """Lists what the names of our engines mean, and what was not measured."""
+    ways = {}
+    for m in r.models():
+        ways.setdefault("%d x %d" % tuple(r.machine["ways"][m]), []).append(title(m).replace(",", ""))
+    yield "Tessera, ranks: ranks x threads over shm: %s. Tessera, threads: 1 x %d." % (
+        "; ".join("%s (%s)" % (way, ", ".join(of)) if len(ways) > 1 else way for way, of in ways.items()), r.n)
+    notes = r.machine["notes"] + ["%s: %s" % pair for pair in sorted(r.failed.items())]
+    if notes:
+        yield ""
+        yield from ("- " + re.sub(r"(?<!\S)/\S*/", "", note) for note in notes)
+
+
+def list_numbers(r):
+    """Returns all that was measured, for bench.json. Rates are in tokens/s, limits in bytes/s and FLOP/s, times in s."""
+    rows = [dict(model=m, engine=e, bench=b, x=x, median=statistics.median(v for v, _ in values), min=min(values)[0],
+                 max=max(values)[0], samples=len(values), disturbed=any(d for _, d in values))
+            for (m, e, b, x), values in r.values.items()]
+    return dict(machine=r.machine, rows=rows, failed=r.failed, not_measured=r.machine["notes"] + MISSING)
+
+
+def write_readme(r, old=""):
+    """Returns the table of README.md, with the existing rows of training and of GPUs."""
+    machine = "CPU: %d CPUs of an %s; Tessera with as many ranks." % (r.n, r.machine["cpu"])
+    if any(threads > 1 for _, threads in r.machine["ways"].values()):
+        machine = "CPU: %d CPUs of an %s." % (r.n, r.machine["cpu"])
+    return "\n".join([*write_summary(r, old), "", machine])
+
+
 def write_report(r, folder, prefix="", details=True):
     """Returns the generated section. Pictures go to the folder, and the text links to them. Details: the tables of the
     pictures, the limits of the machine, and the commands."""
@@ -339,7 +415,7 @@ def write_report(r, folder, prefix="", details=True):
            "Medians of up to %d rounds, in tokens/s, with minimum and maximum. Other processes used %.2f CPUs during a run (median), at most %.2f; "
            "runs repeated for that: %d. †: a run that stayed disturbed is among them." %
            (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
-           "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
+           *list_ways(r), "", *write_targets(r), "", "#### All engines", "",
            *write_engines(r), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
     for name, bench, head, engines in (("batch", "batch", "sequences at once", [r.ours, r.threads, r.ours + PRODUCTS, "llama.cpp"]),
                                        ("prompt", "prefill", "tokens of the prompt", [r.ours, r.ours + PRODUCTS, "llama.cpp"])):
@@ -354,9 +430,9 @@ def write_report(r, folder, prefix="", details=True):
     return "\n".join(out + ["```"])
 
 
-def insert_between(path, text):
+def insert_between(path, text, name="bench"):
     """Replaces the text between the markers."""
-    begin, end = "<!-- bench: begin -->", "<!-- bench: end -->"
+    begin, end = "<!-- %s: begin -->" % name, "<!-- %s: end -->" % name
     with open(path) as f:
         old = f.read()
     if begin not in old or end not in old:
@@ -372,5 +448,4 @@ def insert_report(r, text, root):
     readme = os.path.join(root, "README.md")
     with open(readme) as f:
         old = f.read()
-    machine = "CPU: %d CPUs of an %s, %d ranks of one thread." % (r.n, r.machine["cpu"], r.n)
-    insert_between(readme, "\n".join([*write_summary(r, old), "", machine]))
+    insert_between(readme, write_readme(r, old))

@@ -198,6 +198,25 @@ static void fail_at_deadline(struct context *ctx, const struct pending_call *m, 
 	             (int)ctx->world[rank], text);
 }
 
+/* Waits until the call is done, the group has failed, or the deadline has passed: locked. */
+static void wait_locked(struct member *me, struct pending_call *m, int64_t deadline)
+{
+	struct context *ctx = me->context;
+	struct timespec until = tess_timespec(deadline);
+
+	for (;;) {
+		move_pieces(ctx, m);
+		if (atomic_load(&m->state) == DONE || ctx->failed)
+			return;
+		if (!pthread_cond_timedwait(&m->changed, &ctx->lock, &until) ||
+		    tess_now() < deadline || atomic_load(&m->state) == DONE)
+			continue;
+		if (deadline < m->colls[me->rank].deadline)
+			return;
+		fail_at_deadline(ctx, m, me->rank);
+	}
+}
+
 /* Returns whether to stop spinning: the call is done or failed, or a piece can be moved. */
 static bool should_stop_spinning(const struct context *ctx, const struct pending_call *m)
 {
@@ -210,8 +229,7 @@ static bool should_stop_spinning(const struct context *ctx, const struct pending
 tess_status call_wait_one(struct member *me, struct pending_call *m, int64_t deadline)
 {
 	struct context *ctx = me->context;
-	struct timespec until = tess_timespec(deadline);
-	tess_status st;
+	tess_status st = TESS_ETIMEOUT;
 
 	for (int32_t i = 0; i < ctx->spin + YIELDS && !should_stop_spinning(ctx, m); i++)
 		if (i < ctx->spin)
@@ -221,17 +239,13 @@ tess_status call_wait_one(struct member *me, struct pending_call *m, int64_t dea
 	if (atomic_load(&m->state) == DONE)
 		return TESS_OK;
 	pthread_mutex_lock(&ctx->lock);
-	for (;;) {
-		move_pieces(ctx, m);
-		if (atomic_load(&m->state) == DONE || ctx->failed)
-			break;
-		if (pthread_cond_timedwait(&m->changed, &ctx->lock, &until) &&
-		    tess_now() >= deadline && atomic_load(&m->state) != DONE)
-			fail_at_deadline(ctx, m, me->rank);
-	}
-	if (atomic_load(&m->state) != DONE)
+	wait_locked(me, m, deadline);
+	if (atomic_load(&m->state) == DONE) {
+		st = TESS_OK;
+	} else if (ctx->failed) {
 		context_await_moves(ctx); /* the caller may then free its buffers */
-	st = atomic_load(&m->state) == DONE ? TESS_OK : context_report_failure(ctx);
+		st = context_report_failure(ctx);
+	}
 	pthread_mutex_unlock(&ctx->lock);
 	return st;
 }

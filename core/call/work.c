@@ -7,6 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/call/background.h"
 #include "core/call/call.h"
 #include "core/call/carrier.h"
 #include "core/call/emulate.h"
@@ -18,6 +19,7 @@
 #include <string.h>
 
 enum { BATCH_KEYS_MAX = 64 }; /* maximum number of a batch's calls that a passed deadline reports */
+enum { BACKGROUND_NS = 500000 }; /* between tests of works in the background */
 
 void tess_work_release_backend(struct tess_work *w)
 {
@@ -66,7 +68,7 @@ struct tess_work *tess_work_take(struct tess_group *g)
 	w->work = NULL;
 	w->emulation = NULL;
 	w->batch = NULL;
-	w->queued = false;
+	w->queued = w->in_background = false;
 	w->by = (struct tess_carrier){ g->backend, g->self };
 	w->state = TESS_PENDING;
 	w->next = g->live;
@@ -90,6 +92,7 @@ tess_status tess_work_settle(struct tess_work *w, tess_status st)
 	struct tess_flight *f = w->group->world->flight;
 	int64_t now = f ? tess_now() : 0;
 
+	tess_background_remove(w);
 	if (!w->batch)
 		tess_flight_end(f, w->flight, st, now);
 	for (uint32_t i = 0; w->batch && i < w->n; i++)
@@ -119,6 +122,11 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 	if (why == TESS_ETIMEOUT && tess_now() >= deadline) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
 		w->state = fail_deadline(w, sentence);
+		/* The group is aborted. No rank moves the caller's data after this. */
+		if (deadline < w->coll.deadline && w->work && w->by.backend->abort) {
+			tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
+			w->state = tess_world_failure(world);
+		}
 	} else {
 		snprintf(sentence, sizeof sentence, "%s: %s: %.900s", text, w->by.backend->name,
 		         tess_error());
@@ -194,6 +202,7 @@ static tess_status poll_work(struct tess_work *w, int64_t deadline)
 		if (st != TESS_PENDING)
 			return st;
 		progress_others(w);
+		tess_background_test(w);
 		if ((st = tess_world_check(w->group->world)))
 			return st;
 		now = tess_now();
@@ -249,6 +258,25 @@ tess_status tess_work_test(struct tess_work *w)
 	return end_work(w, st, w->coll.deadline);
 }
 
+static tess_status wait_in_backend(struct tess_work *w, int64_t deadline)
+{
+	return w->emulation ? tess_emulation_wait(w->emulation, deadline)
+	                    : tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
+}
+
+/* Waits in the backend, with pauses while works are in the background. */
+static tess_status wait_with_pauses(struct tess_work *w, int64_t deadline)
+{
+	while (w->group->world->background && tess_background_test(w)) {
+		int64_t now = tess_now(), pause = now + BACKGROUND_NS;
+		tess_status st = wait_in_backend(w, pause < deadline ? pause : deadline);
+
+		if (st != TESS_ETIMEOUT || now >= deadline)
+			return st;
+	}
+	return wait_in_backend(w, deadline);
+}
+
 /* Waits until the call is slow, reports it, and waits until the deadline. */
 static tess_status wait_work(struct tess_work *w, int64_t deadline)
 {
@@ -256,15 +284,13 @@ static tess_status wait_work(struct tess_work *w, int64_t deadline)
 
 	if (!w->by.backend->abort || w->group->p2p_channel || has_host_works(w))
 		return poll_work(w, deadline);
-	if (w->emulation)
-		return tess_emulation_wait(w->emulation, deadline);
-	if (!w->report_at || w->report_at >= deadline)
-		return tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
-	st = tess_carrier_wait(&w->by, w->work, &w->coll, w->report_at);
+	if (w->emulation || !w->report_at || w->report_at >= deadline)
+		return wait_with_pauses(w, deadline);
+	st = wait_with_pauses(w, w->report_at);
 	if (st != TESS_ETIMEOUT)
 		return st;
 	tess_work_report(w);
-	return tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
+	return wait_with_pauses(w, deadline);
 }
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)

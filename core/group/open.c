@@ -2,6 +2,7 @@
 #include "core/base/clock.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/call/background.h"
 #include "core/call/call.h"
 #include "core/call/carrier.h"
 #include "core/call/report.h"
@@ -332,6 +333,7 @@ void tess_group_destroy(struct tess_group *g)
 	close_backend_groups(g);
 	for (struct tess_work *work = g->live, *next; work; work = next) {
 		next = work->next;
+		tess_background_remove(work);
 		tess_work_free(work);
 		tess_work_free_stage(work);
 		free(work);

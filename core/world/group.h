@@ -54,6 +54,8 @@ struct tess_work {
 	struct tess_call_key key;
 	struct tess_carrier by; /* the backend that runs it */
 	bool queued; /* the caller does not wait: see tess_group_drain */
+	bool in_background; /* it is in the list of background.h */
+	struct tess_work *next_in_background;
 	void *work; /* the backend's; or: */
 	struct tess_emulation *emulation; /* for a call that the backend lacks */
 	uint64_t flight; /* number in the flight recorder */

@@ -38,6 +38,7 @@ struct tess_world {
 	pthread_mutex_t lock; /* guards `first` and the list of groups */
 	pthread_cond_t failed_cond;
 	struct tess_group *groups; /* the newest first */
+	struct tess_work *background; /* started works that nobody waits for yet (background.h) */
 	struct tess_buffer *buffers; /* freed after a failure, kept for late writes */
 	atomic_uint splits; /* number of groups split by this rank, for ids */
 	int32_t ngenerating; /* running calls with callbacks of the program */

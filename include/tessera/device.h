@@ -184,7 +184,8 @@ enum {
 enum {
 	TESS_LINEAR_MATH,               /* dtype of products: 0: the device's own, which is f32 if
 	                                 * sums are exact; TESS_F32: f32 on every device, as for
-	                                 * routers; TESS_BF16: "Products of bf16" in docs/ops.md */
+	                                 * routers; TESS_BF16: "Products of bf16" in docs/ops.md,
+	                                 * which rounds f32 and f16 weights in rows, too */
 	TESS_LINEAR_NUMS
 };
 
@@ -192,6 +193,7 @@ enum {
  * LINEAR_DX: the gradient of x over all weights of a LINEAR.
  *   in     g_1 [T, N_1] .. g_n; weights W_1 [N_1, K] .. W_n, in rows
  *   out    dx [T, K], Partial [nodes, T, K]
+ *   num    none, or TESS_LINEAR_MATH
  *   tree   over all N_i; operand of a term is i, bounds are offsets into N_i
  * dx[t, k] = sum over all j of FMA(g[t, j], W[j, k]).
  */
@@ -200,12 +202,13 @@ enum {
  * LINEAR_DW: the gradient of a weight.
  *   in     x [T, K]; g [T, N]
  *   out    dW [N, K], Partial [nodes, N, K]; the stride of one of the two axes is 1
- *   num    TESS_TOKENS_..., then TESS_LINEAR_DW_DTYPE or nothing
+ *   num    TESS_TOKENS_..., then TESS_LINEAR_DW_... or nothing
  *   tree   tokens
  * dW[j, k] = sum over tokens of FMA(g[t, j], x[t, k]).
  */
 enum {
 	TESS_LINEAR_DW_DTYPE = TESS_TOKENS_NUMS, /* dtype of the weight; absent: f32 */
+	TESS_LINEAR_DW_MATH, /* as TESS_LINEAR_MATH; absent: 0 */
 	TESS_LINEAR_DW_NUMS
 };
 
@@ -614,12 +617,17 @@ enum {
  *   out    dgate_up [e, 2F, K], Partial [nodes, e, 2F, K]; ddown [e, H, F], Partial
  *          [nodes, e, H, F]; the stride of one of the last two axes is 1; optional: dbias
  *          [e, 2F, 1], Partial [nodes, e, 2F, 1]
- *   num    TESS_TOKENS_...
+ *   num    TESS_TOKENS_..., then TESS_EXPERTS_DW_MATH or nothing
  *   tree   tokens
  * Over the tokens that request the expert, with weight w; the product with w is rounded:
  *   dgate_up[j, k] = sum of FMA(w * [da | db]_j, x_k); ddown[j, f] = sum of FMA(w * g_j, h_f)
- * dbias[j] = sum of w * [da | db]_j. An expert without tokens gets +0.
+ * dbias[j] = sum of w * [da | db]_j. An expert without tokens gets +0. TESS_BF16 rounds the
+ * products with w; dbias stays in f32.
  */
+enum {
+	TESS_EXPERTS_DW_MATH = TESS_TOKENS_NUMS, /* as TESS_LINEAR_MATH; absent: 0 */
+	TESS_EXPERTS_DW_NUMS
+};
 
 /*
  * COMBINE: y = sum over the experts of w * z, in the order of EXPERTS.

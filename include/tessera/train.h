@@ -94,8 +94,13 @@ struct tess_trainer_options {
 	const char *offload_weights;
 	/* Maximum bytes of a weight that is gathered or fetched at once; 0: no limit. */
 	uint64_t tile;
+	/* Element type of products of linear layers, forward and backward: 0 or TESS_F32;
+	 * TESS_BF16 rounds their operands, and adds in f32 ("Products of bf16" in
+	 * docs/training.md). */
+	int32_t math;
+	int32_t reserved;
 };
-TESS_TIGHT(tess_trainer_options, tile);
+TESS_TIGHT(tess_trainer_options, reserved);
 
 /*
  * Opens a Hugging Face directory on a mesh for training: checks the plan, then reads the shards of

@@ -255,33 +255,14 @@ void tess_generate_take_ids(struct tess_generate_state *g, struct tess_begun_ste
 
 /* ---- choices, on all ranks ------------------------------------------------------------------- */
 
-/*
- * Shares choices within the first stage. Rank 0 gets the ids of a step from a later stage, whose
- * ranks need what this rank has sent: for that step, and the choices before it. Backends may move
- * data only during calls of the group, so this rank waits there first.
- */
-static tess_status share_in_first_stage(struct tess_generate_state *g, struct tess_begun_step *s,
-                                        int64_t n)
-{
-	tess_status st = TESS_OK;
-
-	if (!g->stages.first) {
-		st = tess_runner_wait_for_sends(g->runner, s->number);
-		if (!st)
-			st = tess_runner_wait_for_messages(g->runner, s->number - g->ahead);
-	}
-	return st ? st
-	          : tess_runner_broadcast_in_stage(g->runner, s->choices, (uint64_t)n,
-	                                           "generate:next");
-}
-
 /* Passes choices along a pipeline: each stage gets them from the one before. */
 static tess_status pass_choices(struct tess_generate_state *g, struct tess_begun_step *s, int64_t n)
 {
 	const struct tess_runner_stages *at = &g->stages;
 	tess_status st = at->stage ? tess_runner_receive(g->runner, at->stage - 1, s->choices, n,
 	                                                 "generate:next")
-	                           : share_in_first_stage(g, s, n);
+	                           : tess_runner_broadcast_in_stage(g->runner, s->choices,
+	                                                            (uint64_t)n, "generate:next");
 
 	if (st || at->stage + 1 == at->n)
 		return st;

@@ -160,8 +160,6 @@ tess_status tess_runner_send(struct tess_runner *s, int32_t stage, const void *d
 tess_status tess_runner_receive(struct tess_runner *s, int32_t stage, void *data, int64_t n,
                                 const char *where);
 tess_status tess_runner_wait_for_messages(struct tess_runner *s, int64_t step);
-/* Waits for the values that a step has sent. */
-tess_status tess_runner_wait_for_sends(struct tess_runner *s, int64_t step);
 /* Broadcasts n 32-bit words from the first rank of a stage to its other ranks. */
 tess_status tess_runner_broadcast_in_stage(const struct tess_runner *s, void *data, uint64_t n,
                                            const char *where);

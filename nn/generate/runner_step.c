@@ -221,11 +221,6 @@ static tess_status wait_for_key(struct tess_runner *s, int32_t kind, int32_t key
 	                                     tess_sends_wait(&s->sends, kind, key, &s->device));
 }
 
-tess_status tess_runner_wait_for_sends(struct tess_runner *s, int64_t step)
-{
-	return wait_for_key(s, SEND_VALUES, (int32_t)(step % s->ahead));
-}
-
 /* Runs a complete step if only one is under way, else its part before values come back. */
 static tess_status run_program(struct tess_runner *s, struct tess_shaped_program *k)
 {
@@ -277,7 +272,7 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 		st = tess_fail(TESS_EINVAL, "logits for rank %d of %d", (int)root,
 		               (int)tess_group_size(s->parts.group));
 	if (!st)
-		st = tess_runner_wait_for_sends(s, s->nbegun);
+		st = wait_for_key(s, SEND_VALUES, like.memory);
 	if (!st)
 		st = pack_weights(s);
 	if (!st)

@@ -1,6 +1,7 @@
 #include "nn/run/sends.h"
 
 #include "core/base/status.h"
+#include "core/call/background.h"
 #include "core/call/queue.h"
 #include "core/call/work.h"
 
@@ -31,6 +32,7 @@ tess_status tess_sends_add(struct tess_sends *s, struct tess_work *work)
 		tess_work_abandon(work);
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	}
+	tess_background_add(work);
 	*send = (struct tess_send){ s->first, work, s->stage, s->micro };
 	s->first = send;
 	return TESS_OK;

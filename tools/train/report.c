@@ -186,6 +186,28 @@ void train_report_offload(const struct train_options *a, const struct tess_train
 		        (double)info->transfer_bytes / 1048576);
 }
 
+/* Returns whether the cpu device has an instruction for products of bf16. */
+static bool has_bf16_products(void)
+{
+	const char *set = getenv("TESSERA_CPU");
+
+	if (set && strcmp(set, "auto") != 0 && strcmp(set, "avx512bf16") != 0)
+		return false;
+#if defined(__x86_64__)
+	return __builtin_cpu_supports("avx512bf16");
+#else
+	return false;
+#endif
+}
+
+void train_report_math(const struct train_options *a)
+{
+	if (a->session.math == TESS_BF16 && !has_bf16_products())
+		fprintf(stderr,
+		        "tessera train: --math bf16: no AVX512_BF16 instructions here, so steps "
+		        "have the same bits and are not faster than with --math f32\n");
+}
+
 /* ---- progress -------------------------------------------------------------------------------- */
 
 static void print_progress(struct train_report *p, int64_t step,

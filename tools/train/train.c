@@ -196,6 +196,7 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 		{ "Data", data_options, .to = a },
 		{ "", tess_tool_data_options, .to = &a->rows },
 		{ "Steps", step_options, .to = a },
+		{ "", tess_tool_math_options, .to = &a->session },
 		{ "Output", output_options, .to = a },
 		{ 0 },
 	};
@@ -257,6 +258,8 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 		st = tess_mesh_count_ranks(a->session.mesh, &a->session.ranks);
 	if (!st)
 		st = check_train_files(a);
+	if (!st)
+		st = train_choose_math(a);
 	if (!st)
 		st = check_train_step(a);
 	if (st)

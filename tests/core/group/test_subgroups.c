@@ -1,4 +1,6 @@
 /* test_subgroups.c - subgroups, meshes and batches between threads: their results and failures. */
+#include "core/base/status.h"
+#include "core/call/background.h"
 #include "tests/support/batches.h"
 #include "tests/support/report.h"
 #include "tests/support/subgroups.h"
@@ -287,6 +289,51 @@ START_TEST(splits_that_differ)
 }
 END_TEST
 
+/*
+ * Rank 0 leaves a send to rank 2 in the background, and waits in another group for rank 1, which
+ * waits for rank 2.
+ */
+static tess_status send_in_background(struct tess_world *w, void *arg)
+{
+	enum { COUNT = 1 << 18 };
+	struct tess_group *all = tess_world_group(w), *g;
+	int32_t me = tess_world_rank(w);
+	float *data = calloc(COUNT, sizeof *data);
+	struct tess_coll c = {
+		.size = sizeof c, .dtype = TESS_F32, .count = COUNT, .src = data, .dst = data
+	};
+	struct tess_work *work = NULL;
+	tess_status st = tess_group_split(all, me < 2, 0, "pair", &g);
+
+	(void)arg;
+	c.kind = me ? TESS_RECV : TESS_SEND;
+	c.peer = me ? me == 2 ? 0 : 2 : 2;
+	data[COUNT - 1] = me ? 0 : 7;
+	if (!st && me == 0)
+		st = tess_group_start(all, &c, &work);
+	if (work)
+		tess_background_add(work);
+	if (!st && me)
+		st = tess_group_run(all, &c);
+	c.kind = TESS_SEND;
+	c.peer = 1;
+	if (!st && me == 2)
+		st = tess_group_run(all, &c);
+	if (!st && me < 2)
+		st = tess_barrier(g, "pair");
+	if (!st && data[COUNT - 1] != 7)
+		st = tess_fail(TESS_EBUG, "rank %d lacks data", (int)me);
+	tess_work_release(work);
+	free(data);
+	return st;
+}
+
+START_TEST(sends_progress_in_the_background)
+{
+	ck_assert_msg(!tess_world_spawn(3, send_in_background, NULL), "%s", tess_error());
+}
+END_TEST
+
 static tess_status check_minimal(struct tess_world *w, void *arg)
 {
 	(void)arg;
@@ -321,6 +368,7 @@ int main(void)
 	tcase_add_test(tcase, rank_of_another_group_fails);
 	tcase_add_test(tcase, member_leaves_early);
 	tcase_add_test(tcase, splits_that_differ);
+	tcase_add_test(tcase, sends_progress_in_the_background);
 	if (getenv("TESSERA_BACKEND"))
 		return suite_end(runner);
 	/* these use a backend of their own */

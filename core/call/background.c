@@ -1,0 +1,38 @@
+#include "core/call/background.h"
+
+void tess_background_add(struct tess_work *w)
+{
+	struct tess_world *world = w->group->world;
+	bool on_device = w->by.self && w->by.self == w->group->carrier.self;
+
+	if (w->state != TESS_PENDING || on_device)
+		return;
+	w->in_background = true;
+	w->next_in_background = world->background;
+	world->background = w;
+}
+
+void tess_background_remove(struct tess_work *w)
+{
+	struct tess_work **at = &w->group->world->background;
+
+	if (!w->in_background)
+		return;
+	while (*at != w)
+		at = &(*at)->next_in_background;
+	*at = w->next_in_background;
+	w->in_background = false;
+}
+
+bool tess_background_test(const struct tess_work *w)
+{
+	bool any = false;
+
+	for (struct tess_work *o = w->group->world->background, *next; o; o = next) {
+		next = o->next_in_background;
+		/* Whoever waits for it gets a failure. */
+		if (o != w && (o->work || o->emulation))
+			any |= tess_work_test(o) == TESS_PENDING;
+	}
+	return any;
+}
