@@ -2,10 +2,10 @@
  * row_exchange.h - an exchange of rows with the ranks that hold their experts, by all_to_all.
  *
  * Each rank along a mesh dimension owns some rows and holds some experts. An owner has the routing
- * weights of its rows for all experts; a rank has those of all rows for its own experts. So both
- * ends of each block count its rows, and no counts are sent. Rows keep their places: the out has all
- * rows, of which those that no expert of the rank reads are undefined, and the ops of experts skip
- * them. Memory is that of all rows on each rank, so an exchange never drops or refuses a row.
+ * weights of its rows for all experts, and each rank those of all rows for its own experts. So both
+ * ends of a block count its rows, and no counts are sent. Rows keep their places: the out has all
+ * rows. Those that no expert of the rank reads are undefined, and the ops of experts skip them.
+ * Memory is that of all rows on each rank, so an exchange never drops or refuses a row.
  *
  * Rows go to experts (`returns` false), or the Partial results of experts return to the owners,
  * which add them in the order of the tree over the experts (tessera/split.h).

@@ -322,8 +322,8 @@ static const struct {
 };
 
 /*
- * The bytes of rows that request experts: 64 rows of 32 f32, 2 of 8 experts of a row, on 4 ranks.
- * A row goes to at most 2 ranks, and to each of 3 with probability 13/28. A rank returns one sum each.
+ * The bytes of rows that request experts: 64 rows of 32 f32, 2 of 8 experts of a row, 4 ranks. A
+ * row goes to at most 2 ranks, to each of 3 with probability 13/28. A rank returns one sum each.
  */
 START_TEST(bytes_of_requested_rows)
 {
