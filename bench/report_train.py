@@ -73,11 +73,13 @@ def list_row(case, cell):
 def list_notes(lines):
     """Lists what was run where, and what failed."""
     versions = list(dict.fromkeys(r["version"] for r in lines if "version" in r))
-    yield "%s; %s; %s. Medians of up to %d rounds of %d steps, with minimum and maximum." % (
-        lines[-1]["cpu"], lines[-1]["date"], "; ".join(versions), max(r["round"] for r in lines) + 1, lines[-1]["steps"])
-    for r in lines:
-        if "failed" in r and r["round"] == 0:
-            yield "- %s, %s, %s, %s: %s" % (r["model"], r["case"], r["math"], r["engine"], re.sub(r"\S*/", "", r["failed"]))
+    yield "%s; %s; %s. Medians of up to %d rounds of up to %d steps, with minimum and maximum." % (
+        lines[-1]["cpu"], lines[-1]["date"], "; ".join(versions), max(r["round"] for r in lines) + 1, max(r["steps"] for r in lines))
+    failed = [r for r in lines if "failed" in r and r["round"] == 0]
+    if failed:
+        yield ""
+    for r in failed:
+        yield "- %s, %s, %s, %s failed: %s" % (r["model"], r["case"], r["math"], r["engine"], re.sub(r"\S*/", "", r["failed"]))
 
 
 def write_tables(lines):
