@@ -48,9 +48,11 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
 		                 "of training; add --train");
-	if (!a->train && (a->offload_optimizer || a->tile))
+	if (!a->train && (a->offload_optimizer || a->tile || a->session.math))
 		return tess_fail(TESS_EINVAL, "%s is of a step of training; add --train",
-		                 a->tile ? "--tile" : "--offload-optimizer");
+		                 a->tile           ? "--tile"
+		                 : a->session.math ? "--math"
+		                                   : "--offload-optimizer");
 	if (a->offload_weights && !a->train == !!strcmp(a->offload_weights, "files"))
 		return tess_fail(TESS_EINVAL,
 		                 "--offload-weights %s: use \"files\", those of the checkpoint, or "
@@ -138,6 +140,7 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ "Step of inference", inference_options, .to = a },
 		{ "", tess_tool_memory_options, .to = &a->session },
 		{ "Step of training", training_options, .to = a },
+		{ "", tess_tool_math_options, .to = &a->session },
 		{ "Memory", fit_options, .to = a },
 		{ "Output", output_options, .to = a },
 		{ 0 },
@@ -207,7 +210,8 @@ static struct tess_trainer_options make_explained_options(const struct explain_o
 		                              .micro_batches = nmicro,
 		                              .offload_optimizer = a->offload_optimizer,
 		                              .offload_weights = a->offload_weights,
-		                              .tile = a->tile };
+		                              .tile = a->tile,
+		                              .math = a->session.math };
 }
 
 /* Explains a step, with --tile auto after a->tile is chosen for it. */

@@ -67,6 +67,7 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 		{ "Ranks", tess_tool_mesh_options, .to = &a->session },
 		{ "", tess_tool_job_options, .to = &a->session },
 		{ "Plan", tess_tool_plan_options, .to = &a->session },
+		{ "Precision", tess_tool_math_options, .to = &a->session },
 		{ 0 },
 	};
 	tess_status st =
@@ -412,7 +413,8 @@ static struct tess_trainer_options make_trainer_options(const struct grad_comman
 		                                        : a->values_of ? a->values_of
 		                                                       : "*",
 		                              .recompute =
-		                                      a->recompute.n ? a->recompute.text : NULL };
+		                                      a->recompute.n ? a->recompute.text : NULL,
+		                              .math = a->session.math };
 }
 
 static tess_status compute_and_write(const struct grad_command *a, struct tess_mesh *mesh,

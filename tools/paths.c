@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <tessera/names.h>
 #include <tessera/tessera.h>
 #include <unistd.h>
 
@@ -104,6 +105,22 @@ int64_t tess_tool_read_saved_steps(const char *save)
 		json_decref(state);
 	}
 	return steps;
+}
+
+int32_t tess_tool_read_saved_math(const char *save)
+{
+	const char *math = NULL;
+	int32_t dtype = TESS_F32;
+	json_t *state;
+
+	if (tess_save_read_state(save, &state))
+		return dtype;
+	math = json_string_value(json_object_get(
+		json_object_get(json_object_get(state, "program"), "options"), "math"));
+	if (math && !strcmp(math, tess_dtype_name(TESS_BF16)))
+		dtype = TESS_BF16;
+	json_decref(state);
+	return dtype;
 }
 
 static tess_status fail_input(const struct tess_tool_output *o, const char *input)

@@ -322,6 +322,7 @@ static tess_status parse_perplexity_options(int argc, char **argv, struct perple
 		{ "Plan", tess_tool_plan_options, .to = &a->session },
 		{ "Memory and precision", tess_tool_memory_options, .to = &a->session },
 		{ "", tess_tool_compute_options, .to = &a->session },
+		{ "", tess_tool_math_options, .to = &a->session },
 		{ 0 },
 	};
 	tess_status st = tess_tool_parse_model(argc, argv, &tess_tool_perplexity, sections,

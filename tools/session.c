@@ -78,8 +78,28 @@ const struct tess_tool_option tess_tool_compute_options[] = {
 	  AT(kv_memory) },
 	{ "offload-weights", NULL,
 	  "read large weights from the checkpoint before each use, not into memory", AT(offload) },
+	{ 0 },
+};
+
+/* Reads the dtype of products. */
+static tess_status parse_math(const char *name, const char *text, void *to)
+{
+	for (int32_t i = TESS_F32; i <= TESS_BF16; i++)
+		if (get_float_name(i) && !strcmp(text, get_float_name(i))) {
+			*(int32_t *)to = i;
+			return TESS_OK;
+		}
+	return tess_fail(TESS_EINVAL, "%s %s: must be f32 or bf16%s", name, text,
+	                 strcmp(text, "f16") != 0
+	                         ? ""
+	                         : "; f16 has too small a range: gradients below 6e-8 would be "
+	                           "0, and values above 65504 infinite");
+}
+
+const struct tess_tool_option tess_tool_math_options[] = {
 	{ "math", NULL, "dtype of linear products; bf16 rounds their inputs (default: f32)",
-	  AT(math), .lo = TESS_F32, .hi = TESS_BF16, .get_name = get_float_name },
+	  AT(math), .lo = TESS_F32, .hi = TESS_BF16, .get_name = get_float_name,
+	  .parse = parse_math },
 	{ 0 },
 };
 

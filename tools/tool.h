@@ -194,7 +194,8 @@ extern const struct tess_tool_option tess_tool_mesh_options[]; /* -n, --mesh, --
 extern const struct tess_tool_option tess_tool_job_options[]; /* --backend, --threads */
 extern const struct tess_tool_option tess_tool_plan_options[];
 extern const struct tess_tool_option tess_tool_memory_options[]; /* --positions, --kv, --weights */
-extern const struct tess_tool_option tess_tool_compute_options[]; /* --kv-memory, --math */
+extern const struct tess_tool_option tess_tool_compute_options[]; /* --kv-memory, ... */
+extern const struct tess_tool_option tess_tool_math_options[]; /* --math */
 /*
  * Reads the strategy of --plan, if that is one: without --mesh, takes its mesh, which must have the
  * ranks of -n or of the job. Without stages in the mesh, the strategy has no schedule. Ranks
@@ -281,6 +282,8 @@ tess_status tess_tool_check_outputs(const struct tess_tool_output *outputs,
 
 /* Returns the steps of a save; INT64_MAX if it cannot be read: loading it fails later. */
 int64_t tess_tool_read_saved_steps(const char *save);
+/* Returns the dtype of products of a save of tessera train; TESS_F32 if it has none. */
+int32_t tess_tool_read_saved_math(const char *save);
 
 /* Fails if each of `n` processes would fail for its options or its backend. */
 tess_status tess_tool_check_job(int32_t n);

@@ -184,7 +184,8 @@ enum {
 enum {
 	TESS_LINEAR_MATH,               /* dtype of products: 0: the device's own, which is f32 if
 	                                 * sums are exact; TESS_F32: f32 on every device, as for
-	                                 * routers; TESS_BF16: "Products of bf16" in docs/ops.md */
+	                                 * routers; TESS_BF16: "Products of bf16" in docs/ops.md,
+	                                 * which rounds f32 and f16 weights in rows, too */
 	TESS_LINEAR_NUMS
 };
 
@@ -192,6 +193,7 @@ enum {
  * LINEAR_DX: the gradient of x over all weights of a LINEAR.
  *   in     g_1 [T, N_1] .. g_n; weights W_1 [N_1, K] .. W_n, in rows
  *   out    dx [T, K], Partial [nodes, T, K]
+ *   num    none, or TESS_LINEAR_MATH
  *   tree   over all N_i; operand of a term is i, bounds are offsets into N_i
  * dx[t, k] = sum over all j of FMA(g[t, j], W[j, k]).
  */
@@ -200,12 +202,13 @@ enum {
  * LINEAR_DW: the gradient of a weight.
  *   in     x [T, K]; g [T, N]
  *   out    dW [N, K], Partial [nodes, N, K]; the stride of one of the two axes is 1
- *   num    TESS_TOKENS_..., then TESS_LINEAR_DW_DTYPE or nothing
+ *   num    TESS_TOKENS_..., then TESS_LINEAR_DW_... or nothing
  *   tree   tokens
  * dW[j, k] = sum over tokens of FMA(g[t, j], x[t, k]).
  */
 enum {
 	TESS_LINEAR_DW_DTYPE = TESS_TOKENS_NUMS, /* dtype of the weight; absent: f32 */
+	TESS_LINEAR_DW_MATH, /* as TESS_LINEAR_MATH; absent: 0 */
 	TESS_LINEAR_DW_NUMS
 };
 
@@ -614,12 +617,17 @@ enum {
  *   out    dgate_up [e, 2F, K], Partial [nodes, e, 2F, K]; ddown [e, H, F], Partial
  *          [nodes, e, H, F]; the stride of one of the last two axes is 1; optional: dbias
  *          [e, 2F, 1], Partial [nodes, e, 2F, 1]
- *   num    TESS_TOKENS_...
+ *   num    TESS_TOKENS_..., then TESS_EXPERTS_DW_MATH or nothing
  *   tree   tokens
  * Over the tokens that request the expert, with weight w; the product with w is rounded:
  *   dgate_up[j, k] = sum of FMA(w * [da | db]_j, x_k); ddown[j, f] = sum of FMA(w * g_j, h_f)
- * dbias[j] = sum of w * [da | db]_j. An expert without tokens gets +0.
+ * dbias[j] = sum of w * [da | db]_j. An expert without tokens gets +0. TESS_BF16 rounds the
+ * products with w; dbias stays in f32.
  */
+enum {
+	TESS_EXPERTS_DW_MATH = TESS_TOKENS_NUMS, /* as TESS_LINEAR_MATH; absent: 0 */
+	TESS_EXPERTS_DW_NUMS
+};
 
 /*
  * COMBINE: y = sum over the experts of w * z, in the order of EXPERTS.
@@ -868,7 +876,7 @@ struct tess_device {
 	tess_status (*open)(int32_t index, int32_t nthreads, void **self);
 	/* Allocates memory, aligned to 64 bytes. */
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);
-	/* Frees memory of alloc(). */
+	/* Frees memory of alloc(), which no queued work uses. */
 	void (*free)(void *self, void *p);
 	/* Runs a step, or queues it on op->stream: `op`, then the ops linked to it by `next`. */
 	tess_status (*run)(void *self, const struct tess_op *op);
@@ -945,8 +953,13 @@ struct tess_device {
 	int64_t explains;               /* 1: kv_dtype, fuses and rounds may be called although
 	                                 * init() of the plugin has returned TESS_ENOTSUP, so a
 	                                 * plan is explained on a machine without this device */
+	/* Allocates host memory that copies on a stream read and write while the caller continues.
+	 * NULL: the core uses memory of malloc. Requires host_free. */
+	tess_status (*host_alloc)(void *self, uint64_t bytes, void **out);
+	/* Frees memory of host_alloc(), which no copy uses. */
+	void (*host_free)(void *self, void *p);
 };
-TESS_TIGHT(tess_device, explains);
+TESS_TIGHT(tess_device, host_free);
 
 TESS_END
 

@@ -94,8 +94,13 @@ struct tess_trainer_options {
 	const char *offload_weights;
 	/* Maximum bytes of a weight that is gathered or fetched at once; 0: no limit. */
 	uint64_t tile;
+	/* Element type of products of linear layers, forward and backward: 0 or TESS_F32;
+	 * TESS_BF16 rounds their operands, and adds in f32 ("Products of bf16" in
+	 * docs/training.md). */
+	int32_t math;
+	int32_t reserved;
 };
-TESS_TIGHT(tess_trainer_options, tile);
+TESS_TIGHT(tess_trainer_options, reserved);
 
 /*
  * Opens a Hugging Face directory on a mesh for training: checks the plan, then reads the shards of
@@ -239,8 +244,11 @@ struct tess_trainer_info {
 	/* Bytes on disk: weights with their gradients, and optimizer state. */
 	uint64_t weight_disk_bytes;
 	uint64_t state_disk_bytes;
+	/* Likewise, in memory of the host next to a device with memory of its own. */
+	uint64_t weight_host_bytes;
+	uint64_t state_host_bytes;
 };
-TESS_TIGHT(tess_trainer_info, state_disk_bytes);
+TESS_TIGHT(tess_trainer_info, state_host_bytes);
 
 /* Fills in *out, up to out->size. Not collective; does not block. */
 void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out);

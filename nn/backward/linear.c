@@ -117,10 +117,15 @@ static struct tess_tensor *record_dx(struct tess_backward *b, const struct tess_
 {
 	struct tess_place *place = infer_dx_places(b, rec);
 	struct tess_tensor *dx = tess_backward_make_like(b, rec->in[0], place, rec->module);
+	struct tess_record *d =
+		dx ? tess_record_append(b->r, TESS_OP_LINEAR_DX, rec->module, rec->nweight, g, 1,
+	                                &dx, rec->nweight, rec->weight)
+		   : NULL;
 
-	if (!dx || !tess_record_append(b->r, TESS_OP_LINEAR_DX, rec->module, rec->nweight, g, 1,
-	                               &dx, rec->nweight, rec->weight))
+	if (!d)
 		return NULL;
+	if (rec->nnum && rec->num[TESS_LINEAR_MATH] == TESS_BF16)
+		d->nnum = TESS_LINEAR_NUMS, d->num[TESS_LINEAR_MATH] = TESS_BF16;
 	dx->sum = join_outputs(b, rec);
 	return dx->sum ? dx : NULL;
 }
@@ -135,6 +140,7 @@ static void record_dw(struct tess_backward *b, const struct tess_record *rec, in
 	if (!dw)
 		return;
 	dw->num[TESS_LINEAR_DW_DTYPE] = rec->weight[i]->dtype;
+	dw->num[TESS_LINEAR_DW_MATH] = rec->nnum ? rec->num[TESS_LINEAR_MATH] : 0;
 	dw->num[TESS_REC_LINEAR_DW_IN_OUT] = rec->weight[i]->in_out;
 	tess_backward_give_weight(b, rec->weight[i], dw->out[0]);
 }

@@ -35,6 +35,9 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && r->p->training && r->p->training->balance > 0)
 		tess_program_record_balance(r);
 	nforward = r->p->nrecords;
+	/* the backward has the products of the forward; inference compresses weights first */
+	if (!r->status && r->p->training && r->options->math == TESS_BF16)
+		st = tess_program_set_math(r->p, TESS_BF16);
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
 	if (!r->status && r->options->values)
@@ -43,7 +46,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	tess_program_place_fetched(r);
 	if (!r->status && r->options->weights)
 		st = tess_program_compress(r->p, r->options->weights);
-	if (!r->status && !st && r->options->math == TESS_BF16)
+	if (!r->status && !st && !r->p->training && r->options->math == TESS_BF16)
 		st = tess_program_set_math(r->p, TESS_BF16);
 	if (st)
 		tess_recorder_keep_error(r, st);

@@ -69,7 +69,9 @@ static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
 
 	part[!in_out] = build_slice_value(&in[!in_out], 0, in[!in_out].rows, row, y->rows);
 	s = add_token_sum(b, rec, part, y);
-	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 1, &rec->num[TESS_LINEAR_DW_DTYPE]);
+	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0],
+	                    TESS_LINEAR_DW_NUMS - TESS_TOKENS_NUMS,
+	                    &rec->num[TESS_LINEAR_DW_DTYPE]);
 	if (b->status || !in_out)
 		return;
 	v = &s->out[0]; /* [out, in] */
@@ -230,6 +232,8 @@ static void add_dx_op(struct build *b, const struct tess_record *rec, const stru
 	for (int32_t i = 0; i < n && !b->status; i++)
 		set_dx_operands(b, s, rec, i, n, tile);
 	build_set_output(b, s, 0, y);
+	if (rec->nnum)
+		build_set_numbers(b, &s->op, rec->nnum, rec->num);
 	if (b->status)
 		return;
 	if (tile && tile->sum)

@@ -133,7 +133,8 @@ static void add_experts_dw(struct build *b, const struct tess_record *rec, const
 		s->out[i] = view_expert_gradient(rec->weight[i], v, s->in[1].shape[1]);
 		build_add_pointer(b, &s->out[i].data, v);
 	}
-	build_set_token_sum(b, &s->op, rec->in[2], rec->out[1], 0, NULL);
+	build_set_token_sum(b, &s->op, rec->in[2], rec->out[1],
+	                    TESS_EXPERTS_DW_NUMS - TESS_TOKENS_NUMS, &rec->num[TESS_EXPERTS_MATH]);
 }
 
 void build_add_experts_d(struct build *b, const struct tess_record *rec)

@@ -90,8 +90,10 @@ const char *op_check_experts_d(const struct tess_op *op, bool exact)
 	if (!op_has_expert_form(op, 5))
 		return "the limit must not be negative, and biases are weights [e, 2F] in rows";
 	if (!op_is_activation(op->num[TESS_EXPERTS_ACTIVATION]) ||
-	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 1, 0x1p20))
-		return "its numbers are the activation of a glu, and slots";
+	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 1, 0x1p20) ||
+	    !op_is_math(op->num[TESS_EXPERTS_MATH]))
+		return "its numbers are the activation of a glu, slots, and the dtype of products, "
+		       "f32 or bf16";
 	slots = (int64_t)op->num[TESS_EXPERTS_SLOTS];
 	if (!is_expert_backward(op, slots))
 		return "x must be f32 rows [T, K], weights [T, e], gate_up [e, 2F, K] and down "
@@ -131,10 +133,12 @@ const char *op_check_experts_dw(const struct tess_op *op, bool exact)
 	int64_t f;
 	const char *why;
 
-	if (op->nin != 4 || op->nout < 2 || op->nout > 3 || op->nnum != TESS_TOKENS_NUMS ||
-	    op->out[1].ndim < 3)
+	if (op->nin != 4 || op->nout < 2 || op->nout > 3 || op->out[1].ndim < 3 ||
+	    (op->nnum != TESS_TOKENS_NUMS && op->nnum != TESS_EXPERTS_DW_NUMS))
 		return "it takes x, weights, g and mid, gives two outs, or three with biases, and "
-		       "has two numbers";
+		       "has two numbers, or also the dtype of products";
+	if (op->nnum == TESS_EXPERTS_DW_NUMS && !op_is_math(op->num[TESS_EXPERTS_DW_MATH]))
+		return "products are of f32, or of bf16";
 	f = op->out[1].shape[op->out[1].ndim - 1];
 	for (int32_t i = 0; i < op->nin; i++)
 		if (!operand_has_tokens(op, i) || f < 1 || op->in[3].shape[1] % (3 * f))

@@ -55,6 +55,8 @@ const char *op_check_linear_dx(const struct tess_op *op, bool exact)
 
 	if (n < 1 || op->nin % 2 || op->nout != 1 || op->ntree < 1)
 		return "it takes gradients and as many weights, gives one out, and has a tree";
+	if (op->nnum && (op->nnum != TESS_LINEAR_NUMS || !op_is_math(op->num[TESS_LINEAR_MATH])))
+		return "its number is the dtype of its products, f32 or bf16, or none";
 	for (int32_t i = 0; i < n; i++)
 		if (!operand_has_tokens(op, i) || !operand_is_matrix(&op->in[n + i]) ||
 		    op->in[n + i].layout != TESS_ROWS ||
@@ -76,9 +78,12 @@ const char *op_check_linear_dw(const struct tess_op *op, bool exact)
 	int32_t a = y.ndim - 2;
 
 	if (op->nin != 2 || op->nout != 1 || a < 0 ||
-	    (op->nnum != TESS_TOKENS_NUMS && op->nnum != TESS_LINEAR_DW_NUMS))
-		return "it takes x and g, and has two numbers, or the dtype of the weight as a "
-		       "third";
+	    (op->nnum != TESS_TOKENS_NUMS && op->nnum != TESS_LINEAR_DW_MATH &&
+	     op->nnum != TESS_LINEAR_DW_NUMS))
+		return "it takes x and g, and has two numbers, or also the dtypes of the weight "
+		       "and of products";
+	if (op->nnum == TESS_LINEAR_DW_NUMS && !op_is_math(op->num[TESS_LINEAR_DW_MATH]))
+		return "products are of f32, or of bf16";
 	if (!operand_has_tokens(op, 0) || !operand_has_tokens(op, 1))
 		return "x and g must be f32 rows of the same tokens";
 	if (out->shape[a] != op->in[1].shape[1] || out->shape[a + 1] != op->in[0].shape[1])

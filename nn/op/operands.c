@@ -208,6 +208,11 @@ static const char *check_weight_panels(const struct tess_op *op, const struct te
 	               : "panels in q8 or mxfp4 must have the groups of the units of the sum";
 }
 
+bool op_is_math(double number)
+{
+	return number == 0 || number == TESS_F32 || number == TESS_BF16;
+}
+
 const char *op_check_weight(const struct tess_op *op, const struct tess_tree *t, int32_t ntree,
                             const struct tess_view *w, double math)
 {
@@ -215,9 +220,11 @@ const char *op_check_weight(const struct tess_op *op, const struct tess_tree *t,
 
 	if (why || math == 0 || math == TESS_F32)
 		return why;
-	return math == TESS_BF16 && (w->dtype == TESS_BF16 || w->dtype == TESS_BF12)
+	return math == TESS_BF16 && (w->dtype == TESS_BF16 || w->dtype == TESS_BF12 ||
+	                             (w->layout == TESS_ROWS && !is_compressed(w->dtype)))
 	               ? NULL
-	               : "products are of f32, or of bf16 with weights in bf16";
+	               : "products are of f32, or of bf16 with weights in rows, or in panels of "
+	                 "bf16";
 }
 
 bool op_is_dropout(const struct tess_op *op, double rate, double site, int32_t at)

@@ -132,7 +132,7 @@ tess_status tess_program_set_math(struct tess_program *p, int32_t dtype)
 			continue;
 		rec->nnum = linear ? TESS_LINEAR_NUMS : rec->nnum;
 		rec->num[linear ? TESS_LINEAR_MATH : TESS_EXPERTS_MATH] = dtype;
-		st = check_product_weights(p, rec, dtype);
+		st = p->training ? TESS_OK : check_product_weights(p, rec, dtype);
 	}
 	return st;
 }

@@ -17,8 +17,8 @@ tess_status tess_program_compress(struct tess_program *p, int32_t dtype);
 void tess_program_set_router_math(struct tess_program *p);
 
 /*
- * Sets the dtype of products of linear and experts records, except routers. TESS_EINVAL: one of
- * their weights has another dtype.
+ * Sets the dtype of products of linear and experts records, except routers. TESS_EINVAL: in
+ * inference, one of their weights has another dtype.
  */
 tess_status tess_program_set_math(struct tess_program *p, int32_t dtype);
 

@@ -16,7 +16,8 @@ struct tess_record_options {
 	int64_t positions; /* maximum length of a sequence; 0: unlimited */
 	int32_t kv_dtype; /* dtype of the KV cache; 0: as the device prefers, else TESS_F32 */
 	int32_t weights; /* dtype of linear weights in memory; 0: as stored; or of panels */
-	int32_t math; /* dtype of linear products; 0: TESS_F32; TESS_BF16: for bf16 weights */
+	/* dtype of linear products; 0: TESS_F32; TESS_BF16: in inference for bf16 weights */
+	int32_t math;
 	int32_t rest_location; /* of weights between uses: TESS_LOCATION_... */
 	uint64_t offload_min, offload_bucket; /* as in struct tess_program */
 	uint64_t tile; /* maximum bytes of a weight that is gathered or fetched at once; 0: any */

@@ -71,6 +71,7 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 		.offload_min = min,
 		.offload_bucket = bucket,
 		.tile = parts->options->tile,
+		.math = parts->options->math,
 		.values = t->pattern,
 		.check = check,
 		.pipeline = t->pipeline,
@@ -105,6 +106,21 @@ static tess_status check_offload_option(const char *name, const char *value,
 	return st;
 }
 
+/* Checks the dtype of products. */
+static tess_status check_product_dtype(int32_t dtype)
+{
+	if (dtype == TESS_F16)
+		return tess_fail(TESS_EINVAL,
+		                 "products of f16: gradients below 6e-8 would be 0, and values "
+		                 "above 65504 infinite, without the scaling of losses, which is "
+		                 "not offered; use TESS_BF16 (--math bf16), which has the range "
+		                 "of f32");
+	if (dtype && dtype != TESS_F32 && dtype != TESS_BF16)
+		return tess_fail(TESS_EINVAL, "products of dtype %d; use 0, TESS_F32 or TESS_BF16",
+		                 (int)dtype);
+	return TESS_OK;
+}
+
 tess_status tess_trainer_check(const struct tess_trainer_options *options)
 {
 	struct tess_trainer_options mine = { .size = sizeof mine }, *o = &mine;
@@ -120,6 +136,8 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 	if (!st && (o->threads < 0 || o->positions < 0))
 		st = tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
 		               (int)o->threads, (long long)o->positions);
+	if (!st)
+		st = check_product_dtype(o->math);
 	if (!st)
 		st = tess_run_check_options(o->threads, 0);
 	if (!st)
@@ -613,22 +631,26 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 {
 	struct tess_trainer_info info = { 0 };
 	const struct tess_program *p;
-	const uint64_t *file;
+	const struct tess_offload_layout *files;
 
 	if (TESS_REQUIRE(t, out))
 		return;
 	p = t->programs.first->program;
-	file = t->parameters.offload.layout.bytes;
-	info = (struct tess_trainer_info){ .step = t->step,
-		                           .vocabulary = p->logits->dim[1]->size,
-		                           .positions = p->max_positions,
-		                           .weight_bytes = t->parameters.weight_bytes,
-		                           .gradient_bytes = t->parameters.gradient_bytes,
-		                           .state_bytes = t->parameters.state_bytes,
-		                           .step_bytes = t->memory.bytes,
-		                           .transfer_bytes = t->update.bytes,
-		                           .weight_disk_bytes = file[TESS_REST],
-		                           .state_disk_bytes = file[TESS_STATE] };
+	files = &t->parameters.offload.layout;
+	info = (struct tess_trainer_info){
+		.step = t->step,
+		.vocabulary = p->logits->dim[1]->size,
+		.positions = p->max_positions,
+		.weight_bytes = t->parameters.weight_bytes,
+		.gradient_bytes = t->parameters.gradient_bytes,
+		.state_bytes = t->parameters.state_bytes,
+		.step_bytes = t->memory.bytes,
+		.transfer_bytes = t->update.bytes,
+		.weight_disk_bytes = files->pinned ? 0 : files->bytes[TESS_REST],
+		.state_disk_bytes = files->pinned ? 0 : files->bytes[TESS_STATE],
+		.weight_host_bytes = files->pinned ? files->bytes[TESS_REST] : 0,
+		.state_host_bytes = files->pinned ? files->bytes[TESS_STATE] : 0
+	};
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

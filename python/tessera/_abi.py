@@ -106,6 +106,7 @@ class TrainerOptions(Struct):
         ("recompute", POINTER(c_char_p)), ("positions", c_int64), ("values", c_char_p),
         ("pipeline_schedule", c_char_p), ("micro_batches", c_int64),
         ("offload_optimizer", c_char_p), ("offload_weights", c_char_p), ("tile", c_uint64),
+        ("math", c_int32), ("reserved", c_int32),
     ]
 
 

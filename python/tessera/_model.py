@@ -70,7 +70,7 @@ class Settings:
             offload_weights=offload_weights)
         self.trainer = _abi.TrainerOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
-            positions=positions, dropout=-1.0, values=self.session.values)
+            positions=positions, dropout=-1.0, values=self.session.values, math=self.session.math)
 
     def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
                 sequence: int = 0) -> Any:
@@ -506,7 +506,7 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
 
     mesh: "dp=2,tp=2"; default: "tp". plan: "auto" (None), "none", the name of a plan, a file, JSON or a dict
     {pattern: style}. overrides: rules that replace those of the plan. threads: per rank; 0: a share of the CPUs.
-    weights: "q8", "bf12" or "mxfp4"; "bf16" widens those stored in MXFP4. kv: "f32" or "bf16". math: "f32" or "bf16". positions: the maximum length of a sequence.
+    weights: "q8", "bf12" or "mxfp4"; "bf16" widens those stored in MXFP4. kv: "f32" or "bf16". math: "f32" or "bf16", of linear products, also in training. positions: the maximum length of a sequence.
     offload_weights: large weights are read from the checkpoint before each use, for models larger than memory.
     values: a pattern of modules, such as "*", whose outputs are kept for take_values().
     backend, device, timeout: as TESSERA_BACKEND, TESSERA_DEVICE, TESSERA_TIMEOUT.

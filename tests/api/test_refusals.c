@@ -455,6 +455,8 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(TRAIN(.optimizer = -1));
 		ROW(TRAIN(.threads = -1));
 		ROW(TRAIN(.positions = -1));
+		ROW(TRAIN(.math = TESS_F16));
+		ROW(TRAIN(.math = TESS_F64));
 		ROW(tess_trainer_check(NULL));
 		ROW(tess_trainer_check(OPTIONS(tess_trainer_options, .size = 0)));
 		ROW(tess_trainer_open(NULL, dir, NULL, OUT(tess_trainer)));

@@ -228,6 +228,8 @@ static const struct sentence once[] = {
 	  "experts.gate_up_proj: it is stored in MXFP4, whose values training cannot change; use a "
 	  "checkpoint of tessera convert --dtype bf16" },
 	{ "$T generate data --weights bf16", 1, 1, "no weight is stored in MXFP4, which bf16" },
+	{ "$T explain data --math bf16", 2, 1,
+	  "explain: --math is of a step of training; add --train" },
 	{ "$T explain data --pipeline-schedule 1f1b --mesh pp=2", 2, 1,
 	  "--timeline and --timeline-times are of a step of training; add --train" },
 	{ "$T explain data --train --json --timeline-times x --mesh pp=2", 2, 1,

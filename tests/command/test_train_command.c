@@ -307,6 +307,48 @@ START_TEST(interrupted)
 }
 END_TEST
 
+/* Checks one digest for products of bf16, and what a resumed run takes of its save. */
+START_TEST(products_of_bf16)
+{
+	static const char *const how[] = { "-n 2 --backend shm --plan tp+sp",
+		                           "--mesh dp=2,tp=2 --plan-override 'dp:**=zero3'",
+		                           "--mesh pp=2 --micro-batches 2 --recompute "
+		                           "'model.layers.*'",
+		                           "-n 2 --backend loopback --tile 8KiB" };
+	char text[TEXT], args[512], have[160];
+	char bf16[160], f32[160];
+
+	make_digests(format_data_path(""), "--math bf16", bf16);
+	make_digests(format_data_path(""), "--math f32", f32);
+	ck_assert_str_ne(bf16, f32);
+	ck_assert_str_eq(f32, wanted);
+	for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+		snprintf(args, sizeof args, STEPPED " --steps %d --digest --math bf16 %s", STEPS,
+		         how[i]);
+		expect_digests(format_data_path(""), "", args, bf16);
+	}
+	train_to_step("--save rounded --math bf16 --backend shm -n 2", STEPS / 2);
+	snprintf(args, sizeof args, STEPPED " --steps %d --digest --resume rounded", STEPS);
+	expect_digests(format_data_path(""), "", args, bf16);
+	strcat(args, " -n 2 --backend shm");
+	expect_digests(format_data_path(""), "", args, bf16);
+	strcat(args, " --math f32");
+	ck_assert_int_eq(train_model(text, format_data_path(""), "", args), 0);
+	snprintf(args, sizeof args, "math was bf16 in rounded/step-%d, and is f32 from here on\n",
+	         STEPS / 2);
+	expect_part(text, args);
+	ck_assert(!strstr(text, "AVX512_BF16"));
+	read_digests(text, have);
+	ck_assert_str_ne(have, bf16);
+	snprintf(args, sizeof args, STEPPED " --steps %d --resume rounded", STEPS / 2);
+	ck_assert_int_eq(train_model(text, format_data_path(""), "TESSERA_CPU=scalar", args), 0);
+	expect_part(text, "no AVX512_BF16 instructions here, so steps have the same bits");
+	ck_assert(!strstr(text, "math was"));
+	expect_failed("--steps 1 --math f16", 2,
+	              "--math f16: must be f32 or bf16; f16 has too small a range: gradients");
+}
+END_TEST
+
 START_TEST(refusals)
 {
 	char text[TEXT], path[1400];
@@ -445,6 +487,7 @@ int main(void)
 	tcase_add_test(t, families);
 	tcase_add_test(t, full_disk_leaves_the_last_save);
 	tcase_add_loop_test(t, interrupted, 0, 2);
+	tcase_add_test(t, products_of_bf16);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, log_and_curve);
 	failed = suite_end(r);

@@ -34,6 +34,12 @@ START_TEST(weight_gradients)
 			make_summed_op(TESS_OP_LINEAR_DW, &s, in, 2, &out, TESS_TOKENS_NUMS);
 		compare_op(&op);
 		refuse_changes(&op, true);
+		op.nnum = TESS_LINEAR_DW_NUMS;
+		s.num[TESS_LINEAR_DW_DTYPE] = TESS_F32;
+		s.num[TESS_LINEAR_DW_MATH] = TESS_BF16;
+		compare_op(&op);
+		s.num[TESS_LINEAR_DW_MATH] = TESS_F16;
+		expect_refused_op(&op, "products are of f32, or of bf16");
 		free_views(in, 2);
 		free_views(&out, 1);
 	}
@@ -123,6 +129,11 @@ START_TEST(input_gradients)
 		struct tess_op op = make_summed_op(TESS_OP_LINEAR_DX, &s, in, 2 * n, &out, 0);
 		compare_op(&op);
 		refuse_changes(&op, true);
+		op.nnum = TESS_LINEAR_NUMS;
+		s.num[TESS_LINEAR_MATH] = TESS_BF16;
+		compare_op(&op);
+		s.num[TESS_LINEAR_MATH] = TESS_F16;
+		expect_refused_op(&op, "dtype of its products, f32 or bf16");
 		free_views(in, n);
 		free_views(&out, 1);
 		for (int32_t j = 0; j < n; j++)

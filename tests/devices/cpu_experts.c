@@ -307,7 +307,7 @@ static void check_products(const struct moe *shape, int64_t tokens, int asks, in
 static void check_moe(const struct moe *shape, int64_t tokens, int asks, int i)
 {
 	check_products(shape, tokens, asks, i, 0);
-	if (cpu_choose_dtype(i) == TESS_BF16)
+	if (cpu_choose_dtype(i) == TESS_BF16 || asks % 2)
 		check_products(shape, tokens, asks, i, TESS_BF16);
 }
 

@@ -196,6 +196,11 @@ START_TEST(gradients_through_experts)
 		op = make_summed_op(TESS_OP_EXPERTS_D, &m.s, m.in, 5, m.out, TESS_EXPERTS_NUMS);
 		op.nout = 2;
 		compare_and_refuse(&op);
+		m.s.num[TESS_EXPERTS_MATH] = TESS_BF16;
+		compare_op(&op);
+		m.s.num[TESS_EXPERTS_MATH] = TESS_F16;
+		expect_refused_op(&op, "dtype of products, f32 or bf16");
+		m.s.num[TESS_EXPERTS_MATH] = i % 2 ? TESS_BF16 : 0;
 		m.in[5] = make_test_rows(m.e, 2 * m.f, false);
 		op.nin = 6;
 		compare_op(&op);
@@ -253,6 +258,11 @@ START_TEST(gradients_of_experts)
 		m.out[2] = make_gradient(&m.s, m.e, 2 * m.f, 1, false);
 		op.nout = 3;
 		compare_op(&op);
+		op.nnum = TESS_EXPERTS_DW_NUMS;
+		m.s.num[TESS_EXPERTS_DW_MATH] = TESS_BF16;
+		compare_op(&op);
+		m.s.num[TESS_EXPERTS_DW_MATH] = TESS_F16;
+		expect_refused_op(&op, "products are of f32, or of bf16");
 		free_views(m.in, 4);
 		free_views(m.out, 3);
 		cpu_free_weights(&m.gate_up);

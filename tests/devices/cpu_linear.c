@@ -82,7 +82,9 @@ static void compare_products(const struct contraction *c, int64_t tokens, const 
 	in[0] = cpu_make_rows(cpu_make_floats(tokens * c->k), tokens, c->k, c->k);
 	for (int i = 0; i < 2; i++) {
 		w[i] = make_test_weight(n[i], c->k,
-		                        math != 0 ? TESS_BF16 : cpu_choose_dtype(dtype + i),
+		                        math == 0   ? cpu_choose_dtype(dtype + i)
+		                        : dtype % 2 ? TESS_BF16
+		                                    : cpu_choose_dtype(dtype / 2),
 		                        (dtype + i) % 3);
 		in[1 + i] = w[i].rows;
 		pitch = n[i] + dtype % 2;
@@ -546,8 +548,12 @@ START_TEST(refuses_products_that_it_has_not)
 	in[1] = cpu_make_rows(w, 1, c.k, c.k);
 	math = TESS_BF16;
 	op = make_linear_op(in, 2, &out, c.tree, c.ntree, c.term, c.nterm);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_OK);
+	in[1].layout = TESS_PANELS;
+	in[1].stride[0] = 16 * c.k, in[1].stride[1] = 16;
 	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
-	ck_assert_msg(strstr(cpu_sentence, "with weights in bf16"), "%s", cpu_sentence);
+	ck_assert_msg(strstr(cpu_sentence, "in rows, or in panels of bf16"), "%s", cpu_sentence);
+	in[1] = cpu_make_rows(w, 1, c.k, c.k);
 	math = TESS_F16;
 	in[1].dtype = TESS_F16;
 	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);

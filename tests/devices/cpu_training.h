@@ -15,6 +15,13 @@ static inline int64_t draw_from(int64_t lo, int64_t hi)
 
 /* ---- refusing */
 
+/* Checks that an op is refused with `part` in the message. */
+static inline void expect_refused_op(const struct tess_op *op, const char *part)
+{
+	ck_assert_int_eq(cpu_check_op(op), TESS_ENOTSUP);
+	expect_part(cpu_sentence, part);
+}
+
 /*
  * Checks that each change to the operands and numbers of op is refused; shapes: also those of
  * shape[0].

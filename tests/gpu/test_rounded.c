@@ -104,7 +104,7 @@ static void test_rounded_products(void)
 	float *x = make_buffer(ROWS * (K + 8), true), *g = make_buffer(2 * ROWS * N, true);
 	float *y = make_buffer(ROWS * N + ROWS * K, false);
 	uint16_t *w = make_weight_buffer(TESS_BF16, 2 * N * K, NULL);
-	double num[] = { 1, 0, TESS_BF16 };
+	double num[] = { 1, 0, TESS_BF16, 0 };
 	struct tess_tree tree = { 1, 0, 1, 0, 1 }, tokens = { 3, 0, 3, 0, 1 };
 	struct tess_term rows = { 0, 0, (int64_t[]){ 0, 32, 64, ROWS } };
 	struct tess_term term[] = { { 0, 0, (int64_t[]){ 0, K } }, { 1, 0, (int64_t[]){ 0, N } } };

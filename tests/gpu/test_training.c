@@ -350,7 +350,7 @@ static void test_linear_dw(int64_t n, int64_t k, bool turned, int32_t dtype, flo
 	float *y = make_buffer(n * k, false);
 	struct tess_view in[] = { cpu_make_rows(x, ROWS, k, k + 2), cpu_make_rows(g, ROWS, n, n) };
 	struct tess_view out = cpu_make_view(y, TESS_F32, n, k, turned ? 1 : k, turned ? n : 1);
-	double num[] = { SEQUENCES, 0, dtype };
+	double num[] = { SEQUENCES, 0, dtype, 0 };
 	struct tess_op op = cpu_make_op(TESS_OP_LINEAR_DW, in, 2, &out, num,
 	                                dtype ? TESS_LINEAR_DW_NUMS : TESS_TOKENS_NUMS);
 

@@ -93,7 +93,7 @@ static float add_bf16_product(float x, float w, float c)
 	float y;
 
 	x = flush_to_zero(tess_bf16_load(tess_bf16_round(x)));
-	w = flush_to_zero(w);
+	w = flush_to_zero(tess_bf16_load(tess_bf16_round(w)));
 	y = fmaf(x, w, c);
 	error = (double)x * (double)w + ((double)c - (double)y);
 	if (fabsf(y) == FLT_MIN && error * (y > 0 ? 1 : -1) < -0x1p-151)
@@ -101,25 +101,38 @@ static float add_bf16_product(float x, float w, float c)
 	return flush_to_zero(y);
 }
 
-/* Adds products of bf16 of [from, to) to c: pairs in turn, the second of a pair first. */
+float scalar_add_bf16_pair(const float x[2], const float w[2], float c)
+{
+	return add_bf16_product(x[0], w[0], add_bf16_product(x[1], w[1], c));
+}
+
+/* Adds products of bf16 of [from, to) to c: pairs in turn; 0 completes a pair. */
 static float add_bf16_pairs(const struct tess_view *x, int64_t row, const struct tess_view *w,
                             int64_t col, int64_t from, int64_t to, float c)
 {
 	for (int64_t k = from; k < to; k += 2) {
-		c = k + 1 < to ? add_bf16_product(scalar_read(x, row, k + 1),
-		                                  scalar_read(w, col, k + 1), c)
-		               : add_bf16_product(0, 0, c);
-		c = add_bf16_product(scalar_read(x, row, k), scalar_read(w, col, k), c);
+		bool two = k + 1 < to;
+		const float a[2] = { scalar_read(x, row, k), two ? scalar_read(x, row, k + 1) : 0 };
+		const float b[2] = { scalar_read(w, col, k), two ? scalar_read(w, col, k + 1) : 0 };
+
+		c = scalar_add_bf16_pair(a, b, c);
 	}
 	return c;
 }
 
-static bool has_bf16_products(const struct tess_op *op)
+bool scalar_has_bf16_products(const struct tess_op *op)
 {
-	int at = op->kind == TESS_OP_LINEAR ? TESS_LINEAR_MATH : TESS_EXPERTS_MATH;
+	static const int32_t number[TESS_OP_KINDS] = {
+		[TESS_OP_LINEAR] = 1 + TESS_LINEAR_MATH,
+		[TESS_OP_LINEAR_DX] = 1 + TESS_LINEAR_MATH,
+		[TESS_OP_LINEAR_DW] = 1 + TESS_LINEAR_DW_MATH,
+		[TESS_OP_EXPERTS] = 1 + TESS_EXPERTS_MATH,
+		[TESS_OP_EXPERTS_D] = 1 + TESS_EXPERTS_MATH,
+		[TESS_OP_EXPERTS_DW] = 1 + TESS_EXPERTS_DW_MATH,
+	};
+	int32_t n = number[op->kind];
 
-	return (op->kind == TESS_OP_LINEAR || op->kind == TESS_OP_EXPERTS) && op->nnum > at &&
-	       op->num[at] == TESS_BF16;
+	return n && op->nnum >= n && op->num[n - 1] == TESS_BF16;
 }
 
 /*
@@ -130,7 +143,7 @@ WITH_FMA void scalar_contract(const struct tess_op *op, const struct tess_view *
                               const struct tess_view *w, int64_t col, bool partial, float *out,
                               int64_t step)
 {
-	bool pairs = w && has_bf16_products(op);
+	bool pairs = w && scalar_has_bf16_products(op);
 	float leaf[UNITS], part[UNITS], done[UNITS];
 	int64_t at = 0;
 

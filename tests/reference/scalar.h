@@ -72,9 +72,16 @@ int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, f
 void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
                      const struct tess_view *w, int64_t col, bool partial, float *out,
                      int64_t step);
-/* Sums u[row], or u[row] * v[row], over tokens: finished, or its nodes, `step` elements apart. */
-void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v, bool partial,
-                       float *out, int64_t step);
+/* Returns whether the products of an op are of bf16. */
+bool scalar_has_bf16_products(const struct tess_op *op);
+/* Adds x[1] * w[1], then x[0] * w[0], rounded to bf16, to c. */
+float scalar_add_bf16_pair(const float x[2], const float w[2], float c);
+/*
+ * Sums u[row], or u[row] * v[row], over tokens: finished, or its nodes, `step` elements apart.
+ * present: the rows that products of bf16 take.
+ */
+void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v,
+                       const bool *present, bool partial, float *out, int64_t step);
 /* Returns matrix e of a weight of experts. */
 struct tess_view scalar_get_expert(const struct tess_view *w, int64_t e);
 

@@ -11,12 +11,16 @@
 /* Adds element `at` of the contracted axis of an operand to a leaf. */
 typedef float add_term(const void *arg, int32_t operand, int64_t at, float sum);
 
+/* Sets the factors of element `at`; returns false if it is absent. */
+typedef bool get_factors(const void *arg, int32_t operand, int64_t at, float *x, float *w);
+
 struct sum { /* trees [tree, tree + ntree) of op */
 	const struct tess_op *op;
 	int32_t tree, ntree;
 	int64_t sequences, first; /* for a sum over tokens; else 0 */
 	bool partial;
 	add_term *add;
+	get_factors *factors; /* of products of bf16, instead of `add`; or NULL */
 	const void *arg;
 };
 
@@ -41,12 +45,31 @@ static struct sum make_token_sum(const struct tess_op *op, int32_t tree, add_ter
 	return s;
 }
 
+/* Adds products of bf16 of [from, to) of an operand to a leaf, pair by pair. */
+static float add_pairs(const struct sum *s, int32_t operand, int64_t from, int64_t to, float leaf)
+{
+	float x[2] = { 0 }, w[2] = { 0 };
+	int n = 0;
+
+	for (int64_t at = from; at < to; at++) {
+		n += s->factors(s->arg, operand, at, &x[n], &w[n]);
+		if (n < 2)
+			continue;
+		leaf = scalar_add_bf16_pair(x, w, leaf);
+		n = 0;
+	}
+	x[1] = w[1] = 0;
+	return n ? scalar_add_bf16_pair(x, w, leaf) : leaf;
+}
+
 static float add_leaf(const struct sum *s, const struct tess_tree *tree, int64_t u)
 {
 	const struct tess_term *term = s->op->term + tree->first;
 	float leaf = 0;
 
-	for (int32_t i = 0; i < tree->terms; i++)
+	for (int32_t i = 0; i < tree->terms && s->factors; i++)
+		leaf = add_pairs(s, term[i].operand, term[i].bound[u], term[i].bound[u + 1], leaf);
+	for (int32_t i = 0; i < tree->terms && !s->factors; i++)
 		for (int64_t at = term[i].bound[u]; at < term[i].bound[u + 1]; at++)
 			leaf = s->add(s->arg, term[i].operand, at, leaf);
 	return leaf;
@@ -115,16 +138,27 @@ struct element { /* an element of an output */
 
 /* Sets each element of the output to its sum. */
 static void sum_elements(const struct tess_op *op, bool tokens, int32_t tree, add_term *add,
-                         const float *h)
+                         get_factors *factors, const float *h)
 {
 	const struct tess_view *y = &op->out[0];
 	struct element e = { .op = op, .h = h };
 	struct sum s =
 		tokens ? make_token_sum(op, tree, add, &e) : make_plain_sum(op, tree, add, &e);
 
+	s.factors = scalar_has_bf16_products(op) ? factors : NULL;
 	for (e.row = 0; e.row < y->shape[y->ndim - 2]; e.row++)
 		for (e.column = 0; e.column < y->shape[y->ndim - 1]; e.column++)
 			compute_sum(&s, get_out_element(y, e.row, e.column), y->stride[0]);
+}
+
+static bool get_linear_dx_factors(const void *arg, int32_t operand, int64_t at, float *x, float *w)
+{
+	const struct element *e = arg;
+	const struct tess_view *g = &e->op->in[operand];
+
+	*x = scalar_read(g, e->row, at);
+	*w = scalar_read(g + e->op->nin / 2, at, e->column);
+	return true;
 }
 
 WITH_FMA static float add_linear_dx(const void *arg, int32_t operand, int64_t at, float sum)
@@ -133,6 +167,16 @@ WITH_FMA static float add_linear_dx(const void *arg, int32_t operand, int64_t at
 	const struct tess_view *g = &e->op->in[operand], *w = g + e->op->nin / 2;
 
 	return fmaf(scalar_read(g, e->row, at), scalar_read(w, at, e->column), sum);
+}
+
+static bool get_linear_dw_factors(const void *arg, int32_t operand, int64_t at, float *x, float *w)
+{
+	const struct element *e = arg;
+
+	(void)operand;
+	*x = scalar_read(&e->op->in[1], at, e->row);
+	*w = scalar_read(&e->op->in[0], at, e->column);
+	return true;
 }
 
 WITH_FMA static float add_linear_dw(const void *arg, int32_t operand, int64_t at, float sum)
@@ -164,7 +208,7 @@ static void run_head_linear_dw_op(const struct tess_op *op)
 			in[i].data =
 				(float *)op->in[i].data + h * (op->in[i].shape[1] / y->shape[a]);
 		out.data = (float *)y->data + h * y->stride[a];
-		sum_elements(&one, true, 0, add_linear_dw, NULL);
+		sum_elements(&one, true, 0, add_linear_dw, NULL, NULL);
 	}
 }
 
@@ -220,7 +264,18 @@ static void run_sequence_sum_op(const struct tess_op *op)
 
 struct pair { /* v NULL: the elements of u; else the products. */
 	const float *u, *v;
+	const bool *present; /* rows that products of bf16 take */
 };
+
+static bool get_pair_factors(const void *arg, int32_t operand, int64_t at, float *x, float *w)
+{
+	const struct pair *p = arg;
+
+	(void)operand;
+	*x = p->u[at];
+	*w = p->v[at];
+	return p->present[at];
+}
 
 static float add_pair(const void *arg, int32_t operand, int64_t at, float sum)
 {
@@ -230,11 +285,13 @@ static float add_pair(const void *arg, int32_t operand, int64_t at, float sum)
 	return p->v ? fmaf(p->u[at], p->v[at], sum) : sum + p->u[at];
 }
 
-void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v, bool partial,
-                       float *out, int64_t step)
+void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v,
+                       const bool *present, bool partial, float *out, int64_t step)
 {
-	struct pair p = { u, v };
+	struct pair p = { u, v, present };
 	struct sum s = make_token_sum(op, 0, add_pair, &p);
+
+	s.factors = v && scalar_has_bf16_products(op) ? get_pair_factors : NULL;
 
 	s.partial = partial;
 	compute_sum(&s, out, step);
@@ -243,7 +300,7 @@ void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v,
 /* Returns the finished sum over a range of the first tree, divided by its elements. */
 static float average_run(const struct tess_op *op, const float *u, const float *v, int64_t each)
 {
-	struct pair p = { u, v };
+	struct pair p = { u, v, NULL };
 	struct sum s = { .op = op, .ntree = 1, .add = add_pair, .arg = &p };
 	float sum;
 
@@ -315,7 +372,7 @@ static void run_norm_dw_op(const struct tess_op *op)
 
 	for (int64_t i = 0; i < n; i += each)
 		normalize_elements(op, num, i / x->shape[1], i % x->shape[1], each, h + i);
-	sum_elements(op, true, 1, add_norm_dw, h);
+	sum_elements(op, true, 1, add_norm_dw, NULL, h);
 	free(h);
 }
 
@@ -408,7 +465,7 @@ static void run_loss_pick_op(const struct tess_op *op)
 	struct element e = { .op = op };
 
 	if (op->out[0].ndim == 3) {
-		sum_elements(op, false, 0, add_label, NULL);
+		sum_elements(op, false, 0, add_label, NULL, NULL);
 		return;
 	}
 	for (e.row = 0; e.row < op->in[0].shape[0]; e.row++) {
@@ -521,25 +578,25 @@ bool scalar_run_backward(const struct tess_op *op)
 {
 	switch (op->kind) {
 	case TESS_OP_LINEAR_DX:
-		sum_elements(op, false, 0, add_linear_dx, NULL);
+		sum_elements(op, false, 0, add_linear_dx, get_linear_dx_factors, NULL);
 		return true;
 	case TESS_OP_LINEAR_DW:
-		sum_elements(op, true, 0, add_linear_dw, NULL);
+		sum_elements(op, true, 0, add_linear_dw, get_linear_dw_factors, NULL);
 		return true;
 	case TESS_OP_HEAD_LINEAR_DW:
 		run_head_linear_dw_op(op);
 		return true;
 	case TESS_OP_BIAS_DW:
-		sum_elements(op, true, 0, add_bias_dw, NULL);
+		sum_elements(op, true, 0, add_bias_dw, NULL, NULL);
 		return true;
 	case TESS_OP_EMBED_DW:
-		sum_elements(op, true, 0, add_embed_dw, NULL);
+		sum_elements(op, true, 0, add_embed_dw, NULL, NULL);
 		return true;
 	case TESS_OP_HEAD_SUM:
-		sum_elements(op, false, 0, add_head, NULL);
+		sum_elements(op, false, 0, add_head, NULL, NULL);
 		return true;
 	case TESS_OP_LOSS_SUM:
-		sum_elements(op, false, 0, add_exp, NULL);
+		sum_elements(op, false, 0, add_exp, NULL, NULL);
 		return true;
 	case TESS_OP_SEQUENCE_SUM:
 		run_sequence_sum_op(op);

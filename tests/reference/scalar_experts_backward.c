@@ -88,7 +88,7 @@ static void run_balance_op(const struct tess_op *op)
 		/* row 2l is for the weights, 2l + 1 for the logits */
 		for (int64_t t = 0; t < rows; t++)
 			column[t] = i / n % 2 ? find_row(of, t)[i % n] != 0 : s[t * n + i % n];
-		scalar_sum_tokens(op, column, NULL, partial,
+		scalar_sum_tokens(op, column, NULL, NULL, partial,
 		                  (float *)y->data + (i / n ^ 1) * y->stride[partial] + i % n,
 		                  y->stride[0]);
 	}
@@ -257,6 +257,7 @@ static void run_experts_d_op(const struct tess_op *op)
 
 struct columns { /* the tokens of an expert: w * d, and its other factor */
 	float *weighted, *other;
+	bool *present;
 };
 
 /*
@@ -275,20 +276,22 @@ static void sum_expert_tokens(const struct tess_op *op, int64_t e, const struct 
 		float w = find_row(weights, t)[e];
 
 		c.weighted[t] = c.other[t] = 0; /* an absent term */
+		c.present[t] = w != 0;
 		if (w == 0)
 			continue;
 		slot = find_slot(weights, t, e);
 		c.weighted[t] = w * find_row(a, t)[i + (a_slots ? slot * each : 0)];
 		c.other[t] = b ? find_row(b, t)[k + (b_slots ? slot * each : 0)] : 1;
 	}
-	scalar_sum_tokens(op, c.weighted, c.other, partial, out, step);
+	scalar_sum_tokens(op, c.weighted, b ? c.other : NULL, c.present, partial, out, step);
 }
 
 static void run_experts_dw_op(const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *g = &op->in[2], *mid = &op->in[3];
 	int64_t rows = x->shape[0];
-	struct columns c = { calloc((size_t)rows + 1, 4), calloc((size_t)rows + 1, 4) };
+	struct columns c = { calloc((size_t)rows + 1, 4), calloc((size_t)rows + 1, 4),
+		             calloc((size_t)rows + 1, 1) };
 
 	for (int32_t i = 0; i < op->nout; i++) {
 		const struct tess_view *y = &op->out[i];
@@ -310,6 +313,7 @@ static void run_experts_dw_op(const struct tess_op *op)
 	}
 	free(c.weighted);
 	free(c.other);
+	free(c.present);
 }
 
 bool scalar_run_experts_backward(const struct tess_op *op)

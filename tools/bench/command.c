@@ -178,6 +178,7 @@ static int execute_bench(int argc, char **argv)
 		{ "", tess_tool_plan_options, &m.session, !model },
 		{ "", tess_tool_memory_options, &m.session, !model },
 		{ "", tess_tool_compute_options, &m.session, !model },
+		{ "", tess_tool_math_options, &m.session, !model },
 		{ "Collectives (comm)", comm_options, &a, model || machine },
 		{ "This host (machine)", machine_options, &machine_values, !machine },
 		{ 0 },

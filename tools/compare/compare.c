@@ -55,7 +55,7 @@ static void list_run_options(struct tess_tool_option out[RUN_OPTIONS_MAX])
 {
 	static const struct tess_tool_option *const tables[] = {
 		tess_tool_mesh_options,   tess_tool_job_options,     tess_tool_plan_options,
-		tess_tool_memory_options, tess_tool_compute_options,
+		tess_tool_memory_options, tess_tool_compute_options, tess_tool_math_options,
 	};
 	int n = 0;
 

@@ -157,6 +157,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		{ "Prompts", prompt_options, .to = a },
 		{ "Memory and precision", tess_tool_memory_options, .to = &a->session },
 		{ "", tess_tool_compute_options, .to = &a->session },
+		{ "", tess_tool_math_options, .to = &a->session },
 		{ "Sampling", sampling_options, .to = a },
 		{ "Output", output_options, .to = a },
 		{ 0 },

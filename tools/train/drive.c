@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
 #include <unistd.h>
 
 enum { DIGEST = 2 * crypto_hash_sha256_BYTES + 1 };
@@ -29,13 +30,13 @@ static json_t *list_kept_options(const struct drive *d)
 	bool sgd = a->optimizer == TESS_SGD;
 
 	return json_pack(
-		"{s:i, s:i, s:I, s:f, s:f, s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+		"{s:i, s:i, s:I, s:f, s:f, s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s}",
 		"batch", (int)a->batch, "micro-batches", (int)a->micro, "seed", (json_int_t)a->seed,
 		"lr", a->lr, "min-lr", a->min_lr, "warmup", (int)a->warmup, "steps",
 		(json_int_t)(a->schedule == TESS_COSINE ? d->steps : 0), "beta1", a->betas[0],
 		"beta2", a->betas[1], "eps", a->eps, "momentum", sgd ? a->momentum : 0,
 		"weight-decay", a->weight_decay, "clip", a->clip, "aux-loss", a->aux_loss,
-		"dropout", a->dropout);
+		"dropout", a->dropout, "math", tess_tool_get_math(&a->session));
 }
 
 static char *format_hash(uint64_t hash, char out[17])
@@ -105,12 +106,24 @@ static tess_status check_kept_state(const struct drive *d, const json_t *o)
 	if (!st)
 		st = check_kept_value(d, o, "options", JSON_OBJECT, 0, 0);
 	json_object_foreach(options, key, value) {
-		if (!st)
+		/* saves before --math have none: their products are f32 */
+		if (!st && strcmp(key, "math") != 0)
 			st = check_kept_value(d, json_object_get(o, "options"), key,
 			                      json_typeof(value), INT64_MIN, INT64_MAX);
 	}
 	json_decref(options);
 	return st;
+}
+
+static void warn_changed_math(const struct drive *d, const json_t *saved)
+{
+	const char *was = json_string_value(json_object_get(saved, "math"));
+	const char *is = tess_tool_get_math(&d->run->options->session);
+
+	was = was ? was : tess_dtype_name(TESS_F32);
+	if (strcmp(was, is) != 0)
+		fprintf(stderr, "tessera train: math was %s in %s, and is %s from here on\n", was,
+		        d->saved, is);
 }
 
 /* Warns of options that differ from the save. `steps` is kept for the cosine schedule only. */
@@ -119,12 +132,13 @@ static void warn_changed_options(const struct drive *d, const json_t *saved)
 	json_t *now = list_kept_options(d), *value;
 	const char *key, *name;
 
+	warn_changed_math(d, saved);
 	json_object_foreach(now, key, value) {
 		const json_t *old = json_object_get(saved, key);
 		double was = json_number_value(old), is = json_number_value(value);
 		char text[2][32];
 
-		if (json_equal(old, value))
+		if (json_is_string(value) || json_equal(old, value))
 			continue;
 		name = !strcmp(key, "steps") && (was > 0) != (is > 0) ? "schedule" : key;
 		fprintf(stderr, "tessera train: %s was %s in %s, and is %s from here on\n", name,
@@ -216,6 +230,8 @@ static tess_status begin_run(struct drive *d)
 		tess_tool_check_environment();
 	if (!st)
 		train_report_offload(d->run->options, &d->run->info);
+	if (!st)
+		train_report_math(d->run->options);
 	if (!st && !d->run->options->save && d->step < d->steps)
 		fprintf(stderr, "tessera train: nothing is saved without --save DIR\n");
 	return st;

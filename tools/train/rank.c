@@ -163,6 +163,7 @@ struct tess_trainer_options train_make_options(const struct train_options *a)
 		.offload_optimizer = a->offload_optimizer,
 		.offload_weights = a->offload_weights,
 		.tile = a->tile,
+		.math = a->session.math,
 	};
 }
 
@@ -205,13 +206,29 @@ static tess_status share_tile(struct tess_world *world, struct train_options *a)
 	                           "train:tile");
 }
 
+/* Takes the dtype of products that rank 0 chooses. The command has chosen it for threads. */
+static tess_status share_math(struct tess_world *world, struct train_options *a)
+{
+	tess_status st = TESS_OK;
+
+	if (a->session.math || (!a->resume && !a->save))
+		return TESS_OK;
+	if (tess_world_rank(world) == 0)
+		st = train_choose_math(a);
+	return st ? st
+	          : tess_broadcast(tess_world_group(world), &a->session.math, 1, TESS_I32, 0,
+	                           "train:math");
+}
+
 tess_status train_run_rank(struct tess_world *world, void *options)
 {
 	struct train_run r = { .options = options, .world = world };
 	tess_status st;
 
 	catch_train_interrupt(&r);
-	st = share_tile(world, options);
+	st = share_math(world, options);
+	if (!st)
+		st = share_tile(world, options);
 	if (!st)
 		st = open_train_run(&r);
 	if (!st)

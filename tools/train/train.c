@@ -105,10 +105,13 @@ static const struct tess_tool_option step_memory_options[] = {
 	  "bytes of gradients added, and of zero3 weights gathered, at once (default: 25MiB)",
 	  AT(bucket) },
 	{ "offload-optimizer", "DIR|host",
-	  "keep the optimizer's state in files in DIR, a folder on a local disk",
+	  "keep the optimizer's state in files in DIR, a folder on a local disk; host: next to a "
+	  "GPU, in memory of the host",
 	  AT(offload_optimizer) },
 	{ "offload-weights", "DIR|host",
-	  "keep weights between their uses, and gradients, in files in DIR", AT(offload_weights) },
+	  "keep weights between their uses, and gradients, in files in DIR; host: next to a GPU, "
+	  "in memory of the host",
+	  AT(offload_weights) },
 	{ "tile", "SIZE|auto",
 	  "maximum bytes of a weight that is gathered or fetched at once; auto: the largest with "
 	  "which a rank fits in --memory",
@@ -196,6 +199,7 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 		{ "Data", data_options, .to = a },
 		{ "", tess_tool_data_options, .to = &a->rows },
 		{ "Steps", step_options, .to = a },
+		{ "", tess_tool_math_options, .to = &a->session },
 		{ "Output", output_options, .to = a },
 		{ 0 },
 	};
@@ -257,6 +261,8 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 		st = tess_mesh_count_ranks(a->session.mesh, &a->session.ranks);
 	if (!st)
 		st = check_train_files(a);
+	if (!st)
+		st = train_choose_math(a);
 	if (!st)
 		st = check_train_step(a);
 	if (st)

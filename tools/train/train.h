@@ -75,6 +75,8 @@ tess_status train_check_outputs(const struct train_options *a);
 
 /* Finds the save to resume; "": none. A restarted job resumes its own. */
 tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT]);
+/* Without --math, sets a->session.math to that of the save to resume, else to f32. */
+tess_status train_choose_math(struct train_options *a);
 /*
  * Refuses a directory of --save with saves of another run than that of `resumed` ("": none), or
  * with newer ones: they would be mistaken for those of this run, and removed. Writes nothing.
@@ -117,6 +119,8 @@ tess_status train_open_report(const struct train_options *a, int64_t first, int6
                               struct train_report *out);
 /* Prints what rank 0 keeps on disk, if an option requests that. */
 void train_report_offload(const struct train_options *a, const struct tess_trainer_info *info);
+/* Prints that --math bf16 is slow on this processor, if so. */
+void train_report_math(const struct train_options *a);
 /* Reports a completed step. */
 tess_status train_report_step(struct train_report *p, int64_t step, double lr,
                               const struct train_evaluation *evaluation,

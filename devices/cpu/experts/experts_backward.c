@@ -149,8 +149,10 @@ tess_status run_experts_d(struct cpu *cpu, const struct tess_op *op)
 		             .k = op->in[0].shape[1],
 		             .f = op->in[3].shape[2],
 		             .h = op->in[3].shape[1] };
-	tess_status st = prepare_derived(cpu, &d);
+	tess_status st;
 
+	d.rows.pairs = op->num[TESS_EXPERTS_MATH] == TESS_BF16 ? cpu->pairs : NULL;
+	st = prepare_derived(cpu, &d);
 	if (st)
 		return st;
 	experts_list_rows(&d.rows);

@@ -97,10 +97,17 @@ static void clear_expert(const struct tess_op *op, int64_t i)
 	}
 }
 
-/* Computes one of the expert's gradients: the sum over its rows of g * x. */
+/* Computes one of the expert's gradients: the sum over its rows of g * x, products of `math`. */
 static tess_status sum_rows_of_expert(struct expert_dw *d, int32_t which, float *x, int64_t columns,
-                                      float *g, int64_t rows)
+                                      float *g, int64_t rows, double math)
 {
+	const double *tokens = d->rows.op->num;
+	const double num[TESS_LINEAR_DW_NUMS] = {
+		[TESS_TOKENS_SEQUENCES] = tokens[TESS_TOKENS_SEQUENCES],
+		[TESS_TOKENS_FIRST] = tokens[TESS_TOKENS_FIRST],
+		[TESS_LINEAR_DW_DTYPE] = TESS_F32,
+		[TESS_LINEAR_DW_MATH] = math,
+	};
 	struct tess_view in[2] = { { .data = x,
 		                     .dtype = TESS_F32,
 		                     .ndim = 2,
@@ -116,6 +123,8 @@ static tess_status sum_rows_of_expert(struct expert_dw *d, int32_t which, float 
 	struct cpu *cpu = d->cpu;
 
 	op.kind = TESS_OP_LINEAR_DW;
+	op.nnum = TESS_LINEAR_DW_NUMS;
+	op.num = num;
 	op.nin = 2;
 	op.in = in;
 	op.nout = 1;
@@ -161,6 +170,8 @@ static int64_t count_most_rows(const struct tess_view *w)
 static tess_status sum_one_expert(struct expert_dw *d, int64_t expert)
 {
 	const struct expert_rows *e = &d->rows;
+	const struct tess_op *op = e->op;
+	double math = op->nnum > TESS_EXPERTS_DW_MATH ? op->num[TESS_EXPERTS_DW_MATH] : 0;
 	tess_status st;
 
 	for (d->n = 0; d->first + d->n < e->total && e->expert[d->first + d->n] == expert;)
@@ -172,11 +183,11 @@ static tess_status sum_one_expert(struct expert_dw *d, int64_t expert)
 	pool_run(e->cpu->pool, gather_rows_of_expert, d, d->n,
 	         tess_up(EXPERTS_SHARE, d->k + d->h + 3 * d->f + 1));
 	count_rows_before(d);
-	st = sum_rows_of_expert(d, 0, d->x, d->k, d->mid, 2 * d->f);
+	st = sum_rows_of_expert(d, 0, d->x, d->k, d->mid, 2 * d->f, math);
 	if (!st)
-		st = sum_rows_of_expert(d, 1, d->act, d->f, d->g, d->h);
-	if (!st && e->op->nout > 2)
-		st = sum_rows_of_expert(d, 2, d->one, 1, d->mid, 2 * d->f);
+		st = sum_rows_of_expert(d, 1, d->act, d->f, d->g, d->h, math);
+	if (!st && op->nout > 2)
+		st = sum_rows_of_expert(d, 2, d->one, 1, d->mid, 2 * d->f, 0);
 	d->first += d->n;
 	return st;
 }

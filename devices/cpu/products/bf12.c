@@ -8,6 +8,7 @@
 #include "pack.h"
 
 enum { CODES = 16, NO_CODE = 16, EXPONENTS = 256, CHUNK = 256 };
+enum { AHEAD = 8 * BF12_BLOCK_BYTES }; /* distance of prefetches in bytes; measured */
 #define REST_MASK 0x807f /* sign and mantissa of bf16 */
 
 struct exception {
@@ -377,8 +378,8 @@ LANES_INLINE void multiply_blocks(int rows, int panels, int of, const float *a, 
 				const char *at = b + p * t->bp;
 				struct lanes w[2];
 
-				if (i < BF12_BLOCK_BYTES / 64) /* the next block; measured */
-					__builtin_prefetch(at + BF12_BLOCK_BYTES + 64 * i);
+				if (i < BF12_BLOCK_BYTES / 64)
+					__builtin_prefetch(at + AHEAD + 64 * i);
 				decode_pair(&t->exponents[first + p], load_words(at),
 				            load_words(at + 64 * (1 + i / 2)), i, w);
 				TILE_UNROLL

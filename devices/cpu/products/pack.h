@@ -13,6 +13,15 @@ void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t
 #define pack_as_stored CPU_NAME(pack_as_stored)
 void pack_as_stored(const struct tess_view *w, int64_t column, int64_t at, int64_t len, void *to);
 
+/*
+ * Packs elements [at, at + len) of `panels` panels from `column` on, in rows, as words of two
+ * elements in bf16, to nearest even: to[ceil(len / 2)][16], `pitch` words between panels. 0
+ * completes a word.
+ */
+#define pack_pairs CPU_NAME(pack_pairs)
+void pack_pairs(const struct tess_view *w, int64_t column, int64_t panels, int64_t at, int64_t len,
+                uint32_t *to, int64_t pitch);
+
 /* Packs `columns` contiguous columns of rows like pack_widened: to[len][columns]. */
 #define pack_columns CPU_NAME(pack_columns)
 void pack_columns(const struct tess_view *w, int64_t column, int64_t at, int64_t len,

@@ -31,6 +31,11 @@ LANES_INLINE struct pairs load_last(const char *w)
 	return (struct pairs){ _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)w)) };
 }
 
+LANES_INLINE struct pairs load_pair_words(const char *w)
+{
+	return (struct pairs){ _mm512_loadu_si512(w) };
+}
+
 LANES_INLINE struct lanes multiply_pairs(uint32_t x, struct pairs w, struct lanes c)
 {
 	return (struct lanes){ _mm512_dpbf16_ps(c.v, (__m512bh)_mm512_set1_epi32((int)x),
@@ -69,6 +74,14 @@ LANES_INLINE struct pairs load_pairs(const char *w)
 LANES_INLINE struct pairs load_last(const char *w)
 {
 	return (struct pairs){ lanes_load_bf16(w), lanes_set_zero() };
+}
+
+LANES_INLINE struct pairs load_pair_words(const char *w)
+{
+	struct lanes half[2];
+
+	lanes_split_pairs(TESS_BF16, lanes_load(w), half);
+	return (struct pairs){ half[0], half[1] };
 }
 
 LANES_INLINE struct lanes multiply_pairs(uint32_t x, struct pairs w, struct lanes c)
@@ -142,6 +155,19 @@ LANES_INLINE struct pairs load_last(const char *w)
 	return (struct pairs){ load_flushed(w), lanes_set_zero() };
 }
 
+LANES_INLINE struct pairs load_pair_words(const char *w)
+{
+	float even[LANES], odd[LANES];
+	uint32_t word[LANES];
+
+	memcpy(word, w, sizeof word);
+	for (int j = 0; j < LANES; j++) {
+		even[j] = flush_denormal(tess_float(word[j] << 16));
+		odd[j] = flush_denormal(tess_float(word[j] & 0xffff0000));
+	}
+	return (struct pairs){ lanes_load(even), lanes_load(odd) };
+}
+
 LANES_INLINE struct lanes multiply_pairs(uint32_t x, struct pairs w, struct lanes c)
 {
 	float x1 = flush_denormal(tess_float(x & 0xffff0000));
@@ -180,7 +206,7 @@ LANES_INLINE void multiply_tile_pairs(int rows, int panels, const uint32_t *x,
 	}
 }
 
-TILE_INLINE void run_pair_tile(bool among, int rows, int panels, const uint32_t *x, const char *w,
+TILE_INLINE void run_pair_tile(int kind, int rows, int panels, const uint32_t *x, const char *w,
                                int64_t bp, const char *ahead, int64_t ahead_k, float *slot,
                                int64_t pitch, const struct sum_step *step)
 {
@@ -195,10 +221,11 @@ TILE_INLINE void run_pair_tile(bool among, int rows, int panels, const uint32_t 
 	for (int64_t k = 0; k < step->len / 2; k++, x += rows, w += PAIR_BYTES, ahead += ahead_k) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++) {
-			b[p] = load_pairs(w + p * bp);
-			if (among)
+			b[p] = kind == PAIRS_FETCHED ? load_pair_words(w + p * bp)
+			                             : load_pairs(w + p * bp);
+			if (kind == PAIRS_AMONG)
 				__builtin_prefetch(ahead + p * bp, 0, 2);
-			else
+			else if (kind == PAIRS_ALONE)
 				__builtin_prefetch(w + p * bp + AHEAD);
 		}
 		multiply_tile_pairs(rows, panels, x, b, c);
@@ -206,24 +233,27 @@ TILE_INLINE void run_pair_tile(bool among, int rows, int panels, const uint32_t 
 	if (step->len % 2) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
-			b[p] = load_last(w + p * bp);
+			b[p] = kind == PAIRS_FETCHED ? load_pair_words(w + p * bp)
+			                             : load_last(w + p * bp);
 		multiply_tile_pairs(rows, panels, x, b, c);
 	}
 	stop_flushing(saved, c, n);
 	tile_finish(n, c, slot, pitch, step);
 }
 
-#define TILE(name, among, rows, panels) \
+#define TILE(name, kind, rows, panels) \
 	static void name(const uint32_t *x, const void *w, int64_t bp, const void *ahead, \
 	                 int64_t ahead_k, float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
-		run_pair_tile(among, rows, panels, x, w, bp, ahead, ahead_k, slot, pitch, step); \
+		run_pair_tile(kind, rows, panels, x, w, bp, ahead, ahead_k, slot, pitch, step); \
 	}
 #define TILES(rows) \
-	TILE(run_alone_##rows, false, rows, 1) \
-	TILE(run_alone_wide_##rows, false, rows, PAIRS_WIDE) \
-	TILE(run_among_##rows, true, rows, 1) \
-	TILE(run_among_wide_##rows, true, rows, PAIRS_WIDE)
+	TILE(run_alone_##rows, PAIRS_ALONE, rows, 1) \
+	TILE(run_alone_wide_##rows, PAIRS_ALONE, rows, PAIRS_WIDE) \
+	TILE(run_among_##rows, PAIRS_AMONG, rows, 1) \
+	TILE(run_among_wide_##rows, PAIRS_AMONG, rows, PAIRS_WIDE) \
+	TILE(run_fetched_##rows, PAIRS_FETCHED, rows, 1) \
+	TILE(run_fetched_wide_##rows, PAIRS_FETCHED, rows, PAIRS_WIDE)
 
 TILES(1)
 TILES(2)
@@ -240,4 +270,5 @@ TILES(6)
 const struct pair_tiles CPU_NAME(pair_tiles) = { {
 	{ ROW(run_alone), ROW(run_alone_wide) },
 	{ ROW(run_among), ROW(run_among_wide) },
+	{ ROW(run_fetched), ROW(run_fetched_wide) },
 } };

@@ -1,6 +1,8 @@
 /* pairs.c - packs rows of x as pairs of bf16. */
 #include "product.h"
 
+enum { COLUMNS = 16 * TILE_ROWS }; /* columns that are joined at once */
+
 /* Rounds the elements of a row; appends 0 to an odd number. */
 static void round_row(const float *x, int64_t len, uint16_t *to)
 {
@@ -39,5 +41,58 @@ void pairs_pack(const struct sum_step *s, const float *x, int64_t pitch, const i
 		n = product_choose_tile_rows(rows - r);
 		product_find_rows(s, x, pitch, index, r, n, rows, row);
 		pairs_pack_tile(row, n, s->len, to);
+	}
+}
+
+/* Joins `n` columns of two rows; the second is absent after an odd last one. */
+static void join_rows(const float *even, const float *odd, int64_t n, uint32_t *to)
+{
+	if (odd) {
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			to[i] = pairs_join(even[i], odd[i]);
+	} else {
+		CPU_LANES
+		for (int64_t i = 0; i < n; i++)
+			to[i] = pairs_join(even[i], 0.0f);
+	}
+}
+
+/* Counts the columns of the next tiles: at most COLUMNS of `left`. */
+static int64_t count_tile_columns(int64_t left)
+{
+	int64_t count = 0;
+
+	while (count < left && count + TILE_ROWS <= COLUMNS)
+		count += product_choose_tile_rows(left - count);
+	return count;
+}
+
+void pairs_pack_columns(const struct sum_step *s, const float *x, int64_t pitch, int64_t rows,
+                        uint32_t *to)
+{
+	int64_t pairs = tess_up(s->len, 2), n, count;
+	uint32_t word[COLUMNS];
+
+	to += s->pairs * rows;
+	for (int64_t k = 0; k < pairs; k++) {
+		const float *even = x + (s->at + 2 * k) * pitch;
+		const float *odd = 2 * k + 1 < s->len ? even + pitch : NULL;
+
+		for (int64_t from = 0; from < rows; from += count) {
+			count = count_tile_columns(rows - from);
+			join_rows(even + from, odd ? odd + from : NULL, count, word);
+			for (int64_t r = from; r < from + count; r += n) {
+				uint32_t *tile = to + r * pairs;
+
+				n = product_choose_tile_rows(rows - r);
+				if (n == TILE_ROWS)
+					memcpy(tile + k * TILE_ROWS, &word[r - from],
+					       sizeof *word * TILE_ROWS);
+				else
+					memcpy(tile + k * n, &word[r - from],
+					       sizeof *word * (size_t)n);
+			}
+		}
 	}
 }

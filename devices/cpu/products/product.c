@@ -163,6 +163,12 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 	for (; s < end; s++) {
 		struct tess_view w = get_operand(p, s);
 
+		if (p->pairs && w.dtype != TESS_BF12) {
+			pack_pairs(&w, g->column, g->panels, s->at, s->len,
+			           (uint32_t *)g->fetched + (s->before - first) * LANES,
+			           LEAF * LANES);
+			continue;
+		}
 		if (g->flat)
 			pack_columns(&w, g->column, s->at, s->len, g->columns,
 			             g->fetched + (s->before - first) * g->columns);
@@ -175,8 +181,6 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 				bf12_unpack(panel, w.shape[1], s->at, s->len, to);
 			else if (w.dtype == TESS_BF12)
 				bf12_widen(panel, w.shape[1], s->at, s->len, to);
-			else if (p->pairs)
-				pack_as_stored(&w, column, s->at, s->len, to);
 			else if (quantized_has(w.dtype))
 				quantized_widen(w.dtype, s, panel, to);
 			else
@@ -214,12 +218,20 @@ static void prefetch_columns(const struct product *p, const struct group *g,
 	}
 }
 
+/* Returns the kind of tiles that read the panels of a group. */
+static int find_pair_kind(const struct product *p, const struct group *g)
+{
+	if (!g->direct && p->w.dtype != TESS_BF12)
+		return PAIRS_FETCHED;
+	return p->rows > TILE_ROWS ? PAIRS_AMONG : PAIRS_ALONE;
+}
+
 /* Multiplies a tile of bf16; fetched panels are as large as widened ones, and half full. */
 static void multiply_pair_tile(const struct product *p, const struct group *g,
                                const struct sum_step *first, const struct sum_step *end,
                                const char *next, int64_t row, int64_t n)
 {
-	pair_tile_fn *run = p->pairs->tile[p->rows > TILE_ROWS][g->panels > 1][n - 1];
+	pair_tile_fn *run = p->pairs->tile[find_pair_kind(p, g)][g->panels > 1][n - 1];
 	int64_t pitch = n * g->columns, share = g->direct ? PAIR_BYTES * n / p->rows : 0;
 	int64_t bp = LEAF * LANES * (int64_t)sizeof(float);
 	float *slot = g->slots + row * g->columns * p->sum->levels;

@@ -17,7 +17,7 @@ struct product {
 	const float *x; /* [rows][K], `pitch` floats between rows; or packed by product_pack */
 	int64_t pitch, rows;
 	bool packed;
-	/* not NULL for a product of bf16: x is packed by pairs_pack, and w is bf16 */
+	/* not NULL for a product of bf16: x is packed by pairs_pack; panels of w are bf16 */
 	const struct pair_tiles *pairs;
 	float *y; /* [nodes][rows][N] */
 	int64_t y_pitch, node_pitch; /* floats between rows, and between nodes */

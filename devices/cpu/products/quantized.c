@@ -2,7 +2,8 @@
 
 #include "pack.h"
 
-enum { AHEAD = 512 }; /* distance of prefetches in bytes; measured */
+enum { AHEAD = 1536, AHEAD_4 = 2048 }; /* prefetch distances in bytes, 8 and 4 bits; measured */
+enum { LINE = 4 }; /* elements of 8 bits in a cache line of a panel */
 enum { SCALES = 2 * LANES, INFINITE_F16 = 0x7c00 };
 
 /* ---- from rows ------------------------------------------------------------------------------- */
@@ -104,27 +105,48 @@ LANES_INLINE void multiply_element(int rows, int panels, const float *a, int64_t
 	}
 }
 
-/* Multiplies 8-bit elements of one group; chains and scales stay in registers after inlining. */
-LANES_INLINE void multiply_bytes(int rows, int panels, const float *a, int64_t ar, int64_t ak,
-                                 const char *b, int64_t bp, int64_t len, struct lanes *c)
+/* Multiplies `n` elements of 8 bits, of one group. */
+LANES_INLINE void multiply_some_bytes(int rows, int panels, const float *a, int64_t ar, int64_t ak,
+                                      const char *b, int64_t bp, int n, const struct lanes *scale,
+                                      struct lanes *c)
 {
-	struct lanes scale[TILE_WIDEST], w[TILE_WIDEST];
+	struct lanes w[TILE_WIDEST];
 
 	TILE_UNROLL
-	for (int p = 0; p < panels; p++)
-		scale[p] = lanes_load_f16(b + p * bp);
-	b += SCALES;
-	for (int64_t k = 0; k < len; k++, a += ak, b += LANES) {
-		if (k % 4 == 0) { /* a cache line */
-			TILE_UNROLL
-			for (int p = 0; p < panels; p++)
-				__builtin_prefetch(b + p * bp + AHEAD);
-		}
+	for (int i = 0; i < n; i++, a += ak, b += LANES) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_multiply(lanes_load_i8(b + p * bp), scale[p]);
 		multiply_element(rows, panels, a, ar, w, c);
 	}
+}
+
+/* Prefetches the cache line of each panel that is read AHEAD bytes after b. */
+LANES_INLINE void prefetch_bytes(int panels, const char *b, int64_t bp)
+{
+	TILE_UNROLL
+	for (int p = 0; p < panels; p++)
+		__builtin_prefetch(b + p * bp + AHEAD);
+}
+
+/* Multiplies 8-bit elements of one group; chains and scales stay in registers after inlining. */
+LANES_INLINE void multiply_bytes(int rows, int panels, const float *a, int64_t ar, int64_t ak,
+                                 const char *b, int64_t bp, int64_t len, struct lanes *c)
+{
+	struct lanes scale[TILE_WIDEST];
+	int64_t k = 0;
+
+	prefetch_bytes(panels, b, bp);
+	TILE_UNROLL
+	for (int p = 0; p < panels; p++)
+		scale[p] = lanes_load_f16(b + p * bp);
+	b += SCALES;
+	for (; k + LINE <= len; k += LINE, b += LINE * LANES) {
+		prefetch_bytes(panels, b, bp);
+		multiply_some_bytes(rows, panels, a + k * ak, ar, ak, b, bp, LINE, scale, c);
+	}
+	for (; k < len; k++, b += LANES)
+		multiply_some_bytes(rows, panels, a + k * ak, ar, ak, b, bp, 1, scale, c);
 }
 
 /* Multiplies 4-bit elements of one group; scale NULL: by their codes' values alone. */
@@ -137,7 +159,7 @@ LANES_INLINE void multiply_codes(int rows, int panels, const float *a, int64_t a
 	for (int64_t k = 0; k < len; k += 8, b += 4 * LANES) { /* a cache line */
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
-			__builtin_prefetch(b + p * bp + AHEAD);
+			__builtin_prefetch(b + p * bp + AHEAD_4);
 		TILE_UNROLL
 		for (int i = 0; i < 8; i++, a += ak) {
 			if (k + i == len)

@@ -115,6 +115,7 @@ static const char *find_limit(const struct tess_op *op)
 
 	switch (op->kind) {
 	case TESS_OP_LINEAR:
+	case TESS_OP_LINEAR_DX:
 		return find_math_limit(op->nnum ? op->num[TESS_LINEAR_MATH] : 0);
 	case TESS_OP_EXPERTS:
 		limit = find_math_limit(op->num[TESS_EXPERTS_MATH]);
