@@ -106,12 +106,12 @@ def list_summary(lines):
 
 
 def insert_tables(lines, root):
-    """Writes the tables into docs/benchmarks.md, and rows of the largest model into README.md."""
+    """Writes the tables into docs/benchmarks.md, and rows of the model with the most cases into README.md."""
     report.insert_between(os.path.join(root, "docs/benchmarks.md"), write_tables(lines), "train")
-    path, largest = os.path.join(root, "README.md"), lines[-1]["model"]
+    path, models = os.path.join(root, "README.md"), [model for model, _, _ in find_cells(lines)]
     with open(path) as f:
         text = f.read()
-    rows = "".join(row + "\n" for row in list_summary([r for r in lines if r["model"] == largest]))
+    rows = "".join(row + "\n" for row in list_summary([r for r in lines if r["model"] == max(models, key=models.count)]))
     text = re.sub(r"^\| CPU: train .*\n", "", text, flags=re.M)
     with open(path, "w") as f:
         f.write(re.sub(r"^\| GPU: ", lambda m: rows + m[0], text, count=1, flags=re.M))
