@@ -58,9 +58,9 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	struct tess_explained_rank *out = &pages->rank;
 	struct tess_traffic *part = pages->traffic, all = { 0 };
 
-	out->weights_disk = files->bytes[TESS_REST];
-	out->state_disk = files->bytes[TESS_STATE];
-	if (!out->weights_disk && !out->state_disk)
+	*(files->pinned ? &out->weights_host : &out->weights_disk) = files->bytes[TESS_REST];
+	*(files->pinned ? &out->state_host : &out->state_disk) = files->bytes[TESS_STATE];
+	if (!files->bytes[TESS_REST] && !files->bytes[TESS_STATE])
 		return;
 	if (!x->training) {
 		out->disk_read[0] = count_read(files->program, files->rank);
@@ -80,8 +80,9 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 	tess_traffic_subtract(&part[TESS_EXPLAINED_FIRST], &all);
 	tess_traffic_add_times(&part[TESS_EXPLAINED_REST], 1, &all);
 	tess_traffic_add_times(&part[TESS_EXPLAINED_UPDATE], 1, &all);
-	memcpy(out->disk_read, all.read, sizeof out->disk_read);
-	memcpy(out->disk_written, all.written, sizeof out->disk_written);
+	memcpy(files->pinned ? out->host_read : out->disk_read, all.read, sizeof all.read);
+	memcpy(files->pinned ? out->host_written : out->disk_written, all.written,
+	       sizeof all.written);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

@@ -74,7 +74,8 @@ static tess_status measure_rank(struct explanation *x, const struct tess_program
 		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
 	tess_explaining_measure_files(x, l, &files, pages);
-	out->total = out->weights + out->gradients + out->state + out->step + out->transfer;
+	out->total = out->weights + out->gradients + out->state + out->step +
+	             (files.pinned ? 0 : out->transfer);
 	return TESS_OK;
 }
 

@@ -90,6 +90,11 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
                                    struct explained_pages *out);
 /* TESS_ENOTSUP: the device of the model does not train with values in files. */
 tess_status tess_explaining_check_offload(const struct explanation *x);
+/* Returns the bytes of a rank's device that the optimizer's step needs for what is in files. */
+static inline uint64_t tess_explained_get_transfer(const struct tess_explained_rank *k)
+{
+	return k->weights_host || k->state_host ? 0 : k->transfer;
+}
 /* Checks the folders that options name. TESS_EIO: there is none. TESS_ENOMEM: its disk is short. */
 tess_status tess_explaining_check_space(const struct explanation *x);
 /* Lowers each rank that differs from others, and sets e.ranks and `sent`. */

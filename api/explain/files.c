@@ -1,4 +1,7 @@
-/* files.c - what ranks keep in files, and what a training step reads from and writes to them. */
+/*
+ * files.c - what ranks keep in files or in memory of the host, and what a training step reads from
+ * and writes to them.
+ */
 #include "api/explain/format.h"
 
 #include <string.h>
@@ -10,6 +13,15 @@ bool explain_has_files(const struct tess_explanation *e)
 	int32_t r = 0;
 
 	while (r < e->nranks && !e->ranks[r]->weights_disk && !e->ranks[r]->state_disk)
+		r++;
+	return r < e->nranks;
+}
+
+bool explain_uses_host(const struct tess_explanation *e)
+{
+	int32_t r = 0;
+
+	while (r < e->nranks && !e->ranks[r]->weights_host && !e->ranks[r]->state_host)
 		r++;
 	return r < e->nranks;
 }
@@ -29,9 +41,13 @@ static struct tess_explained_rank find_most_moved(const struct tess_explanation 
 
 		keep_larger(&most.weights_disk, k->weights_disk);
 		keep_larger(&most.state_disk, k->state_disk);
+		keep_larger(&most.weights_host, k->weights_host);
+		keep_larger(&most.state_host, k->state_host);
 		for (int32_t i = 0; i < TESS_DISK_KINDS; i++) {
 			keep_larger(&most.disk_read[i], k->disk_read[i]);
 			keep_larger(&most.disk_written[i], k->disk_written[i]);
+			keep_larger(&most.host_read[i], k->host_read[i]);
+			keep_larger(&most.host_written[i], k->host_written[i]);
 		}
 	}
 	return most;
@@ -55,21 +71,24 @@ static void print_moved(const char *name, const uint64_t bytes[TESS_DISK_KINDS],
 void explain_print_disk(const struct tess_explanation *e, FILE *f)
 {
 	struct tess_explained_rank most = find_most_moved(e);
+	bool host = explain_uses_host(e);
 	char weights[16], state[16];
 
-	if (!explain_has_files(e))
+	if (!explain_has_files(e) && !host)
 		return;
 	fprintf(f,
-	        "\nfiles of a rank, at most: %s of weights and gradients, %s of optimizer state\n"
-	        "what a rank reads and writes in a step%s, at most\n\n%-10s",
-	        explain_format_bytes(most.weights_disk, weights),
-	        explain_format_bytes(most.state_disk, state),
+	        "\n%s of a rank, at most: %s of weights and gradients, %s of optimizer state\n"
+	        "what a rank %s in a step%s, at most\n\n%-10s",
+	        host ? "memory of the host" : "files",
+	        explain_format_bytes(host ? most.weights_host : most.weights_disk, weights),
+	        explain_format_bytes(host ? most.state_host : most.state_disk, state),
+	        host ? "copies to the device, and back" : "reads and writes",
 	        e->micro_batches > 1 ? " of all micro-batches" : "", "");
 	for (int32_t i = 0; i < TESS_DISK_KINDS; i++)
 		fprintf(f, " %10s", disk_kinds[i]);
 	fprintf(f, " %10s\n", "sum");
-	print_moved("read", most.disk_read, f);
-	print_moved("written", most.disk_written, f);
+	print_moved(host ? "to device" : "read", host ? most.host_read : most.disk_read, f);
+	print_moved(host ? "to host" : "written", host ? most.host_written : most.disk_written, f);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -95,6 +114,23 @@ json_t *explain_make_disk_json(const struct tess_explanation *e)
 		                                     (json_int_t)k->state_disk, "read",
 		                                     make_moved_json(k->disk_read), "written",
 		                                     make_moved_json(k->disk_written)));
+	}
+	return all;
+}
+
+json_t *explain_make_host_json(const struct tess_explanation *e)
+{
+	json_t *all = json_array();
+
+	for (int32_t r = 0; r < e->nranks; r++) {
+		const struct tess_explained_rank *k = e->ranks[r];
+
+		json_array_append_new(all, json_pack("{s:I, s:I, s:I, s:o, s:o}", "weights",
+		                                     (json_int_t)k->weights_host, "optimizer",
+		                                     (json_int_t)k->state_host, "transfers",
+		                                     (json_int_t)k->transfer, "to_device",
+		                                     make_moved_json(k->host_read), "to_host",
+		                                     make_moved_json(k->host_written)));
 	}
 	return all;
 }

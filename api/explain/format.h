@@ -62,10 +62,16 @@ bool explain_add_memory_json(const struct tess_explanation *e, int64_t positions
 
 /* Returns whether a rank has files with weights or state. */
 bool explain_has_files(const struct tess_explanation *e);
-/* Prints the bytes of ranks' files, and what a step reads and writes; nothing without files. */
+/* Returns whether a rank has them in memory of the host, next to a device. */
+bool explain_uses_host(const struct tess_explanation *e);
+/*
+ * Prints the bytes of ranks' files or in memory of the host, and what a step moves between there
+ * and the device; nothing without them.
+ */
 void explain_print_disk(const struct tess_explanation *e, FILE *f);
-/* Makes an object for each rank. */
+/* Makes an object for each rank: of files, or of memory of the host. */
 json_t *explain_make_disk_json(const struct tess_explanation *e);
+json_t *explain_make_host_json(const struct tess_explanation *e);
 
 /* Prints what ranks send in a training step, and a comparison with other plans. */
 void explain_print_traffic(const struct tess_explanation *e, FILE *f);

@@ -20,12 +20,13 @@ static void add_memory_part(struct memory_part **end, const char *name, const ch
 
 /*
  * Lists the parts of a rank's memory with their sum, and, if ranks have files, the bytes on disk,
- * and those that a step of inference reads. Returns their number.
+ * and those that a step of inference reads; or those in memory of the host next to a device.
+ * Returns their number.
  */
 static int list_parts(const struct tess_explanation *e, const struct tess_explained_rank *r,
                       int64_t positions, struct memory_part out[MEMORY_PARTS])
 {
-	bool files = explain_has_files(e);
+	bool files = explain_has_files(e), host = explain_uses_host(e);
 	uint64_t cache = r->cache * (uint64_t)positions;
 	struct memory_part *end = out;
 
@@ -42,6 +43,9 @@ static int list_parts(const struct tess_explanation *e, const struct tess_explai
 	add_memory_part(&end, "total", "total", r->total + (e->sequences ? 0 : cache));
 	if (files)
 		add_memory_part(&end, "on disk", "disk", r->weights_disk + r->state_disk);
+	if (host)
+		add_memory_part(&end, "on host", "host",
+		                r->weights_host + r->state_host + r->transfer);
 	if (files && !e->sequences)
 		add_memory_part(&end, "read", "read", r->disk_read[0]);
 	return (int)(end - out);

@@ -64,6 +64,7 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 	static const char *const zero[ZEROS] = { NULL, "dp:**=zero1", "dp:**=zero3" };
 	struct tess_strategy *s = TESS_NEW(&p->arena, struct tess_strategy, 1);
 	const char **list = TESS_NEW(&p->arena, const char *, 4);
+	const char *place = p->machine->exact ? "disk" : "host";
 	int32_t per_rank;
 
 	if (!s || !list)
@@ -73,8 +74,8 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 	s->mesh = format_mesh(p, k);
 	s->micro_batches = k->micro > 1 ? k->micro : 0;
 	s->bucket = k->bucket ? LARGE_BUCKET : 0;
-	s->offload_optimizer = k->offload ? "disk" : NULL;
-	s->offload_weights = k->offload == OFFLOAD_ALL ? "disk" : NULL;
+	s->offload_optimizer = k->offload ? place : NULL;
+	s->offload_weights = k->offload == OFFLOAD_ALL ? place : NULL;
 	if (zero[k->zero]) {
 		list[0] = zero[k->zero];
 		s->overrides = list;

@@ -139,14 +139,13 @@ static tess_status add_zero_stages(struct search *s, struct candidate k)
 	return st;
 }
 
-/* Returns whether candidates have values in files: an option, on devices of host memory only. */
+/* Returns whether candidates have values in files, or in memory of the host: an option. */
 static bool uses_files(const struct search *s, int32_t offload)
 {
 	const struct tess_planner_options *o = &s->planner->options;
 
 	return offload == OFFLOAD_NONE ||
-	       (s->planner->machine->exact &&
-	        (offload == OFFLOAD_STATE ? o->offload_optimizer : o->offload_weights));
+	       (offload == OFFLOAD_STATE ? o->offload_optimizer : o->offload_weights);
 }
 
 static tess_status add_memory_options(struct search *s, struct candidate k)

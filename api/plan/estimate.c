@@ -53,8 +53,9 @@ static double time_optimizer(const struct estimate *e)
 	double returned = find_most(e, e->data.layer.returned, e->data.base.returned);
 	double state = find_most(e, e->data.layer.state, e->data.base.state);
 
-	double seconds = tess_optimizer_time(m, state, e->planner->moments, 4) *
-	                 m->time[TESS_TERM_OPTIMIZER];
+	double seconds =
+		tess_optimizer_time(m, state, e->planner->moments, 4, !m->exact && k->offload) *
+		m->time[TESS_TERM_OPTIMIZER];
 
 	return seconds + time_update_files(e, seconds) +
 	       (returned > 0 ? m->time[TESS_TERM_DATA] *

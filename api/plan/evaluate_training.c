@@ -123,7 +123,8 @@ static void add_optimizer(struct evaluation *e)
 	const struct tess_program *p = e->x.program;
 	const struct tess_machine *m = e->planner->machine;
 	double returned = (double)tess_explaining_count_returned(p);
-	double seconds = tess_optimizer_time(m, evaluation_count_state(e), e->planner->moments, 4);
+	double seconds = tess_optimizer_time(m, evaluation_count_state(e), e->planner->moments, 4,
+	                                     !m->exact && e->out->disk > 0);
 	double *term = e->out->terms;
 	double started = m->launch * p->ngradients / e->nstages; /* an op for each weight */
 

@@ -59,7 +59,9 @@ tess_status evaluation_measure_program(struct evaluation *e);
 void evaluation_measure_memory(struct evaluation *e, double positions);
 /* Keeps the slower of two times, and the longer `once`. */
 void evaluation_keep_slowest(struct tess_step_time *kept, const struct tess_step_time *t);
-/* TESS_EINVAL: ranks have files, and the machine no rates of a disk. */
+/* Returns whether a machine has the rates of its disk; of its host if devices have memory. */
+bool evaluation_can_offload(const struct tess_machine *m);
+/* TESS_EINVAL: ranks have files, and the machine has not the rates of their disk or host. */
 tess_status evaluation_check_disk(const struct evaluation *e);
 /* Sets bytes of files, and those that a step moves. */
 void evaluation_measure_files(struct evaluation *e);

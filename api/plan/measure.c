@@ -191,7 +191,7 @@ void evaluation_measure_memory(struct evaluation *e, double positions)
 		double sum = 0, held[TESS_HOLDS] = {
 			[TESS_HOLDS_WEIGHTS] = (double)k->weights,
 			[TESS_HOLDS_GRADIENTS] = (double)k->gradients,
-			[TESS_HOLDS_STATE] = (double)(k->state + k->transfer),
+			[TESS_HOLDS_STATE] = (double)(k->state + tess_explained_get_transfer(k)),
 			[TESS_HOLDS_STEP] = (double)k->step * m->width / 4,
 			[TESS_HOLDS_CACHE] = (double)k->cache * positions,
 			[TESS_HOLDS_FIXED] = 1,

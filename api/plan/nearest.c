@@ -1,6 +1,7 @@
 /*
  * nearest.c - what would fit if nothing does: more ranks, a smaller batch, or shorter sequences.
  */
+#include "api/plan/evaluation.h"
 #include "api/plan/options.h"
 #include "api/plan/search.h"
 #include "core/base/memory_file.h"
@@ -146,7 +147,7 @@ static tess_status find_offloaded(struct search *s, const struct tess_forecast *
 	tess_status st = TESS_OK;
 
 	*out = NULL;
-	if (!o->train || o->offload_weights)
+	if (!o->train || o->offload_weights || !evaluation_can_offload(s->planner->machine))
 		return TESS_OK;
 	o->offload_optimizer = 1;
 	if (!given.offload_optimizer)
@@ -203,7 +204,9 @@ static tess_status write_nearest(struct search *s, const struct tess_forecast *l
 	write_need(s->planner, least, to);
 	st = find_offloaded(s, &f);
 	if (!st && f)
-		write_fitting("; values on disk", 0, f, to);
+		write_fitting(s->planner->machine->exact ? "; values on disk"
+		                                         : "; values in memory of the host",
+		              0, f, to);
 	if (!st)
 		st = find_ranks(s, &ranks, &f);
 	if (!st && f)

@@ -88,8 +88,8 @@ static void copy_stage_sample(const struct evaluation *e, int32_t stage,
 			[TESS_HOLDS_WEIGHTS] = (double)k->weights * m->holds[TESS_HOLDS_WEIGHTS],
 			[TESS_HOLDS_GRADIENTS] =
 				(double)k->gradients * m->holds[TESS_HOLDS_GRADIENTS],
-			[TESS_HOLDS_STATE] =
-				(double)(k->state + k->transfer) * m->holds[TESS_HOLDS_STATE],
+			[TESS_HOLDS_STATE] = (double)(k->state + tess_explained_get_transfer(k)) *
+			                     m->holds[TESS_HOLDS_STATE],
 		};
 
 		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)

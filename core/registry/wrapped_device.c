@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* A function appended to struct tess_device that runs ops must choose the device as run() does. */
-TESS_ASSERT(sizeof(struct tess_device) == TESS_UPTO(tess_device, explains), "a new field");
+TESS_ASSERT(sizeof(struct tess_device) == TESS_UPTO(tess_device, host_free), "a new field");
 
 static struct wrapped_device {
 	const struct tess_device *outer; /* the table of the wrapper's file, for messages */

@@ -876,7 +876,7 @@ struct tess_device {
 	tess_status (*open)(int32_t index, int32_t nthreads, void **self);
 	/* Allocates memory, aligned to 64 bytes. */
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);
-	/* Frees memory of alloc(). */
+	/* Frees memory of alloc(), which no queued work uses. */
 	void (*free)(void *self, void *p);
 	/* Runs a step, or queues it on op->stream: `op`, then the ops linked to it by `next`. */
 	tess_status (*run)(void *self, const struct tess_op *op);
@@ -953,8 +953,13 @@ struct tess_device {
 	int64_t explains;               /* 1: kv_dtype, fuses and rounds may be called although
 	                                 * init() of the plugin has returned TESS_ENOTSUP, so a
 	                                 * plan is explained on a machine without this device */
+	/* Allocates host memory that copies on a stream read and write while the caller continues.
+	 * NULL: the core uses memory of malloc. Requires host_free. */
+	tess_status (*host_alloc)(void *self, uint64_t bytes, void **out);
+	/* Frees memory of host_alloc(), which no copy uses. */
+	void (*host_free)(void *self, void *p);
 };
-TESS_TIGHT(tess_device, explains);
+TESS_TIGHT(tess_device, host_free);
 
 TESS_END
 

@@ -127,13 +127,22 @@ struct tess_explained_rank {
 	uint64_t weights_disk;
 	/* Bytes of the file with the offloaded state of the optimizer; 0: there is none. */
 	uint64_t state_disk;
-	/* Memory of the optimizer's step for what is in files; `total` includes it. */
+	/* Memory of the optimizer's step for what is in files, which `total` includes; or memory of
+	 * the host, next to a device with memory of its own. */
 	uint64_t transfer;
 	/* Bytes that a step with all of its micro-batches reads from files, by TESS_DISK_....
 	 * Without training those of weights, at most; of experts as many as its rows request. */
 	uint64_t disk_read[TESS_DISK_KINDS];
 	/* Bytes that it writes to files. */
 	uint64_t disk_written[TESS_DISK_KINDS];
+	/* Next to a device with memory of its own, bytes in memory of the host: offloaded weights
+	 * with their gradients, and the state of the optimizer; 0: none. */
+	uint64_t weights_host;
+	uint64_t state_host;
+	/* Bytes that a step copies from there to the device, by TESS_DISK_.... */
+	uint64_t host_read[TESS_DISK_KINDS];
+	/* Bytes that it copies back. */
+	uint64_t host_written[TESS_DISK_KINDS];
 };
 
 /* Bytes of the most loaded rank under a plan. */

@@ -167,11 +167,12 @@ struct tess_forecast {
 	 */
 	double error;
 	const char *measured;
-	/* Bytes of the files of a rank, at most; 0: it has none. */
+	/* Bytes of the files of a rank, at most, or in memory of the host next to a device with
+	 * memory of its own; 0: none. */
 	double disk;
-	/* Bytes of a host's disk for each of its ranks; 0: the machine file has none. */
+	/* Bytes of a host's disk, or memory, for each of its ranks; 0: not in the machine file. */
 	double disk_limit;
-	/* Bytes that a rank reads from its files in a step, and writes to them, at most. */
+	/* Bytes that a rank reads from there in a step, and writes there, at most. */
 	double disk_read;
 	double disk_written;
 };

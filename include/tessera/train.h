@@ -244,8 +244,11 @@ struct tess_trainer_info {
 	/* Bytes on disk: weights with their gradients, and optimizer state. */
 	uint64_t weight_disk_bytes;
 	uint64_t state_disk_bytes;
+	/* Likewise, in memory of the host next to a device with memory of its own. */
+	uint64_t weight_host_bytes;
+	uint64_t state_host_bytes;
 };
-TESS_TIGHT(tess_trainer_info, state_disk_bytes);
+TESS_TIGHT(tess_trainer_info, state_host_bytes);
 
 /* Fills in *out, up to out->size. Not collective; does not block. */
 void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out);

@@ -277,7 +277,7 @@ static tess_status read_machine(const struct machine_reader *r, json_t *root)
 {
 	struct tess_machine *m = r->m;
 	json_t *corrections = json_object_get(root, "corrections"),
-	       *disk = json_object_get(root, "disk");
+	       *disk = json_object_get(root, "disk"), *host = json_object_get(root, "host");
 	const char *name = json_string_value(json_object_get(root, "name"));
 	const char *about = json_string_value(json_object_get(root, "about"));
 	const char *measured = json_string_value(json_object_get(root, "measured"));
@@ -304,6 +304,14 @@ static tess_status read_machine(const struct machine_reader *r, json_t *root)
 		st = tess_json_get_number(r->where, disk, "write", 0, 1e15, &m->disk_write);
 	if (!st)
 		st = tess_json_get_number(r->where, disk, "size", 0, 1e18, &m->disk_size);
+	if (!st)
+		st = tess_json_get_number(r->where, host, "read", 0, 1e15, &m->host_read);
+	if (!st)
+		st = tess_json_get_number(r->where, host, "write", 0, 1e15, &m->host_write);
+	if (!st)
+		st = tess_json_get_number(r->where, host, "memory", 0, 1e15, &m->host_memory);
+	if (!st)
+		st = tess_json_get_number(r->where, host, "size", 0, 1e18, &m->host_size);
 	return st ? st : tess_json_get_number(r->where, root, "error", 0, 10, &m->error);
 }
 
@@ -468,6 +476,8 @@ bool tess_machine_hides_calls(const struct tess_machine *m)
 
 double tess_machine_move(const struct tess_machine *m, double read, double written)
 {
+	if (!m->exact)
+		return read / m->host_read + written / m->host_write;
 	return m->disk_ranks * (read / m->disk_read + written / m->disk_write);
 }
 

@@ -91,7 +91,11 @@ struct tess_machine {
 	int32_t ranks_per_host;
 	/* of a host's disk, which its ranks share: bytes a second, and bytes; 0: not known */
 	double disk_read, disk_write, disk_size;
-	int32_t disk_ranks; /* of tess_machine_choose: ranks that share it */
+	int32_t disk_ranks; /* of tess_machine_choose: ranks that share it, or memory of the host */
+	/* of a host with devices that have memory of their own: bytes a second that a device copies
+	 * from memory of the host, and to it; bytes a second of values that its CPUs change there,
+	 * and bytes, which its ranks share; 0: not known */
+	double host_read, host_write, host_memory, host_size;
 	double time[TESS_TERMS]; /* factors; of FIXED: seconds */
 	double holds[TESS_HOLDS]; /* factors, of LOSS usually 0; of FIXED: bytes */
 	double error; /* measured mean error of predicted times, as a share; 0: not measured */
@@ -136,7 +140,8 @@ double tess_machine_communicate(const struct tess_machine *m, const char *call, 
 bool tess_machine_hides_calls(const struct tess_machine *m);
 /*
  * Returns the seconds in which a rank reads and writes bytes of files, while the other ranks of its
- * host do the same. The rates of the disk must be known.
+ * host do the same; or in which its device, if that has memory of its own, copies them from memory
+ * of the host, and to it. The rates must be known.
  */
 double tess_machine_move(const struct tess_machine *m, double read, double written);
 /* Returns whether such ranks are on one host. */

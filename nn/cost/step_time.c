@@ -467,12 +467,15 @@ tess_status tess_steps_time_records(const struct tess_machine *m, const struct t
 	return walk_steps(&w, l, 0, l->nsteps, seconds);
 }
 
-double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)
+double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width,
+                           bool on_host)
 {
 	/* reads and writes weights and moments, and reads gradients */
 	double bytes = n * (2 * width + 8 * moments + 4);
 	const char *op = moments > 1 || !tess_machine_has_op(m, "sgd") ? "adamw" : "sgd";
 
+	if (on_host)
+		return m->disk_ranks * bytes / m->host_memory;
 	return n > 0 ? m->latency + tess_machine_compute(m, op, "memory", n / 1024, bytes) : 0;
 }
 

@@ -60,8 +60,12 @@ double tess_traffic_time(const struct tess_machine *m, const struct tess_traffic
  */
 double tess_update_wait_time(double seconds, double disk, double buckets);
 
-/* Returns the seconds of the optimizer for n elements of state, with `moments` f32 values each. */
-double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width);
+/*
+ * Returns the seconds of the optimizer for n elements of state, with `moments` f32 values each. If
+ * they are in memory of the host: on its CPUs, which its ranks share.
+ */
+double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width,
+                           bool on_host);
 
 /* A COLL or SUM as a machine has it. */
 struct tess_step_call {

@@ -391,9 +391,12 @@ struct tess_step *build_start_transfer(struct build *b, const struct tess_weight
 		b->status = TESS_ENOMEM;
 		s->transfer = &b->spare_transfer;
 	}
-	*s->transfer = (struct tess_transfer){
-		.weight = w, .what = what, .first = first, .n = n, .writes = writes
-	};
+	*s->transfer = (struct tess_transfer){ .weight = w,
+		                               .what = what,
+		                               .first = first,
+		                               .n = n,
+		                               .writes = writes,
+		                               .on_device = !tess_program_is_on_host(b->p) };
 	build_add_pointer(b, &s->transfer->memory, at);
 	return s;
 }

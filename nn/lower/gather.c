@@ -65,7 +65,8 @@ static bool is_fetched_on_request(const struct build *b, const struct tess_recor
 static uint64_t count_runs_ahead(const struct tess_program *p)
 {
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (p->weight[i]->rest_cut && p->weight[i]->rest_location == TESS_LOCATION_DISK)
+		if (p->weight[i]->rest_cut &&
+		    tess_location_is_apart(p, p->weight[i]->rest_location))
 			return 3;
 	return 2;
 }

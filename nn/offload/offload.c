@@ -18,12 +18,12 @@ int32_t tess_location_parse(const char *option)
 tess_status tess_location_check_device(const char *name, const char *option,
                                        const struct tess_device *device)
 {
-	return !option || device->mem == TESS_HOST
+	return tess_location_parse(option) != TESS_LOCATION_DISK || device->mem == TESS_HOST
 	               ? TESS_OK
 	               : tess_fail(TESS_ENOTSUP,
-	                           "--%s %s: device %s has memory of its own, with which it is not "
-	                           "supported; leave it out, or use the device cpu",
-	                           name, option, device->name);
+	                           "--%s %s: values of device %s, which has memory of its own, are "
+	                           "not kept in files; use --%s host, or the device cpu",
+	                           name, option, device->name, name);
 }
 
 int64_t tess_offload_get_bucket(const struct tess_program *p)
@@ -43,14 +43,14 @@ static bool is_large(const struct tess_program *p, const struct tess_weight *w, 
 
 bool tess_weight_is_fetched(const struct tess_program *p, const struct tess_weight *w, int32_t rank)
 {
-	return w->rest_location == TESS_LOCATION_DISK &&
+	return tess_location_is_apart(p, w->rest_location) &&
 	       is_large(p, w, rank, w->rest_cut, tess_width(w->dtype));
 }
 
 bool tess_weight_has_stored_state(const struct tess_program *p, const struct tess_weight *w,
                                   int32_t rank)
 {
-	return p->training && w->state_location == TESS_LOCATION_DISK &&
+	return p->training && tess_location_is_apart(p, w->state_location) &&
 	       is_large(p, w, rank, w->state_cut, sizeof(float));
 }
 
@@ -139,7 +139,10 @@ tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int
 {
 	int64_t buckets = 0;
 
-	*out = (struct tess_offload_layout){ .program = p, .rank = rank, .moments = moments };
+	*out = (struct tess_offload_layout){ .program = p,
+		                             .rank = rank,
+		                             .moments = moments,
+		                             .pinned = !tess_program_is_on_host(p) };
 	out->weight = TESS_NEW(arena, struct tess_stored_weight, p->nweights);
 	if (!out->weight)
 		return TESS_ENOMEM;
@@ -228,12 +231,14 @@ static tess_status fail_without_folder(const struct tess_offload_layout *s, int3
 }
 
 tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
-                              struct tess_offload *out)
+                              const struct tess_pinned_device *device, struct tess_offload *out)
 {
 	struct tess_offload s = { .layout = *layout };
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < 2 && !st; i++)
+	if (layout->pinned && (layout->bytes[0] || layout->bytes[1]))
+		st = tess_pinned_open(device, layout->rank, layout->bytes, &s.pinned);
+	for (int32_t i = 0; i < 2 && !st && !layout->pinned; i++)
 		if (layout->bytes[i] && tess_location_parse(dir[i]) != TESS_LOCATION_DISK)
 			st = fail_without_folder(layout, i);
 		else if (layout->bytes[i])
@@ -249,6 +254,7 @@ void tess_offload_close(struct tess_offload *s)
 {
 	for (int32_t i = 0; i < 2; i++)
 		tess_disk_close(s->disk[i]);
+	tess_pinned_close(s->pinned);
 	*s = (struct tess_offload){ 0 };
 }
 
@@ -265,6 +271,34 @@ static const char *get_value_name(int32_t what)
 	return name[what];
 }
 
+/* Copies elements that the host can address at once, or queues their copy on a lane. */
+static tess_status start_pinned(struct tess_pinned *p, const struct tess_stored_run *run,
+                                struct tess_transfer *t)
+{
+	uint64_t bytes = (uint64_t)t->n * tess_weight_get_width(t->weight, t->what);
+	void *there = p->memory[run->file] + run->offset;
+	void *dst = t->writes ? there : t->memory, *src = t->writes ? t->memory : there;
+
+	t->pinned = t->on_device ? p : NULL;
+	if (!t->on_device) {
+		memcpy(dst, src, bytes);
+		return TESS_OK;
+	}
+	t->lane = tess_pinned_take_lane(p);
+	return tess_pinned_copy(p, t->lane, t->weight->name, dst, src, bytes);
+}
+
+void *tess_offload_find_pinned(const struct tess_offload *s, const struct tess_weight *w,
+                               int32_t what, int64_t at, int64_t *n)
+{
+	struct tess_stored_run run;
+
+	if (!s->pinned || !tess_offload_find(&s->layout, w, what, at, *n, &run))
+		return NULL;
+	*n = run.n;
+	return s->pinned->memory[run.file] + run.offset;
+}
+
 tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t)
 {
 	uint64_t width = tess_weight_get_width(t->weight, t->what);
@@ -274,6 +308,8 @@ tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfe
 	    run.n < t->n)
 		return tess_fail(TESS_EBUG, "%s: its %s is not in a file, or not in one piece",
 		                 t->weight->name, get_value_name(t->what));
+	if (s->pinned)
+		return start_pinned(s->pinned, &run, t);
 	t->disk = s->disk[run.file];
 	t->request = (struct tess_disk_request){ .where = t->weight->name,
 		                                 .what = get_value_name(t->what),
@@ -287,7 +323,15 @@ tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfe
 
 tess_status tess_offload_wait(struct tess_transfer *t)
 {
-	return tess_disk_wait(t->disk, &t->request);
+	if (t->pinned)
+		return tess_pinned_wait(t->pinned, t->lane, t->weight->name);
+	return t->disk ? tess_disk_wait(t->disk, &t->request) : TESS_OK;
+}
+
+tess_status tess_offload_follow(struct tess_transfer *t)
+{
+	return t->pinned ? tess_pinned_follow(t->pinned, t->lane, t->weight->name)
+	                 : tess_offload_wait(t);
 }
 
 void tess_offload_test(const struct tess_offload *s)

@@ -1,6 +1,7 @@
 /*
  * offload.h - the values of a rank that are in files instead of memory: which, where, and their
- * transfers.
+ * transfers. Next to a device with memory of its own, the "files" are memory of the host
+ * (pinned.h).
  *
  * One file contains weights at rest and their gradients, the other masters and moments. A weight
  * below TESS_OFFLOAD_MIN bytes stays in memory, with its gradient and state. The state of a weight
@@ -11,6 +12,7 @@
 #define TESS_NN_OFFLOAD_H
 
 #include "nn/offload/disk.h"
+#include "nn/offload/pinned.h"
 #include "nn/program/storage.h"
 
 enum { TESS_OFFLOAD_MIN = 64 << 10, TESS_OFFLOAD_BUCKET = 1 << 20 }; /* bytes; elements */
@@ -24,7 +26,7 @@ uint64_t tess_offload_pad(uint64_t bytes);
 int32_t tess_location_parse(const char *option);
 /*
  * Checks that a device takes an option that moves values. name: that of the command's option.
- * TESS_ENOTSUP: the device has memory of its own.
+ * TESS_ENOTSUP: values are in files, and the device has memory of its own.
  */
 tess_status tess_location_check_device(const char *name, const char *option,
                                        const struct tess_device *device);
@@ -50,6 +52,7 @@ struct tess_stored_weight {
 struct tess_offload_layout {
 	const struct tess_program *program; /* borrowed */
 	int32_t rank, moments;
+	bool pinned; /* the files are memory of the host */
 	struct tess_stored_weight *weight; /* by index */
 	uint64_t bytes[2]; /* of the files: TESS_REST, TESS_STATE */
 };
@@ -74,12 +77,22 @@ bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_we
 struct tess_offload {
 	struct tess_offload_layout layout;
 	struct tess_disk *disk[2]; /* by file; NULL: it has no bytes */
+	struct tess_pinned *pinned; /* memory of the host in place of files; NULL: none */
 };
 
-/* Opens the files of a layout in the folders of weights and of state. Close it. */
+/*
+ * Opens the files of a layout in the folders of weights and of state, or memory of the host next to
+ * `device`. Close it.
+ */
 tess_status tess_offload_open(const struct tess_offload_layout *layout, const char *const dir[2],
-                              struct tess_offload *out);
+                              const struct tess_pinned_device *device, struct tess_offload *out);
 void tess_offload_close(struct tess_offload *s);
+/*
+ * Finds elements as tess_offload_find does, and returns their memory of the host. NULL: they are in
+ * a file, or in memory of the device.
+ */
+void *tess_offload_find_pinned(const struct tess_offload *s, const struct tess_weight *w,
+                               int32_t what, int64_t at, int64_t *n);
 
 struct tess_transfer { /* adjacent elements on their way between memory and a file */
 	const struct tess_weight *weight;
@@ -87,6 +100,7 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	int64_t first, n;
 	bool writes;
 	void *memory; /* the first element; borrowed until the wait has returned */
+	bool on_device; /* the memory is that of the device, and not the host's */
 	/*
 	 * for experts in inference: f32 [rows, experts of the rank]. An expert that has 0 in all
 	 * rows is not read. NULL: all experts are read. Borrowed like the memory
@@ -94,6 +108,8 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 	const float *routing;
 	int64_t rows, row_stride;
 	struct tess_disk *disk; /* private, like the following fields */
+	const struct tess_pinned *pinned; /* a copy on a lane; NULL: none */
+	int32_t lane;
 	struct tess_disk_request request;
 	/* for a fetcher (nn/weights/fetch.h): the next transfer of its queue, and the result */
 	struct tess_transfer *after;
@@ -104,6 +120,8 @@ struct tess_transfer { /* adjacent elements on their way between memory and a fi
 /* Starts a transfer; its elements must be adjacent in a file. Does not block for long. */
 tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t);
 tess_status tess_offload_wait(struct tess_transfer *t);
+/* Waits as tess_offload_wait does, or lets later work of the rank's stream wait for a copy. */
+tess_status tess_offload_follow(struct tess_transfer *t);
 /* Lets transfers progress. s: NULL does nothing. */
 void tess_offload_test(const struct tess_offload *s);
 /* Moves elements and waits, in as many transfers as there are adjacent runs. */

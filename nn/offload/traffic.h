@@ -1,6 +1,7 @@
 /*
  * traffic.h - the bytes that a rank moves between memory and its files in a step of training,
- * without those that blocks of the disk add at their ends.
+ * without those that blocks of the disk add at their ends. Next to a device with memory of its own:
+ * between that and memory of the host, from which the device reads, and to which it writes.
  */
 #ifndef TESS_NN_TRAFFIC_H
 #define TESS_NN_TRAFFIC_H
@@ -27,7 +28,7 @@ void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess
 void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum);
 /*
  * Adds the transfers of a step that belong neither to micro-batches nor to the update: gradients of
- * tied heads, the norm, and weights that are gathered from shares.
+ * tied heads, the norm, and weights that are gathered from shares. In memory of the host: none.
  */
 void tess_traffic_add_rest(const struct tess_offload_layout *files, struct tess_traffic *sum);
 

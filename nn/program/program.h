@@ -259,6 +259,16 @@ static inline bool tess_program_is_on_host(const struct tess_program *p)
 	return !p->device || p->device->mem == TESS_HOST;
 }
 
+/*
+ * Returns whether values with a location (TESS_LOCATION_...) are not where the device computes:
+ * they are on a disk, or in memory of the host next to a device with memory of its own.
+ */
+static inline bool tess_location_is_apart(const struct tess_program *p, int32_t location)
+{
+	return location == TESS_LOCATION_DISK ||
+	       (location == TESS_LOCATION_HOST && !tess_program_is_on_host(p));
+}
+
 /* Returns whether sums have the order of split.h; else a rank's part of a Partial is one node. */
 static inline bool tess_program_is_exact(const struct tess_program *p)
 {

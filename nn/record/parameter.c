@@ -207,17 +207,16 @@ static bool check_location(struct tess_recorder *r, const struct tess_module *m,
 		                          "%d; use location 0 to %d, and reserved 0",
 		                          w->name, m->spec, (int)at->location, (int)at->reserved,
 		                          TESS_LOCATION_DISK) != NULL;
-	if (at->location == TESS_LOCATION_DISK && !r->p->training)
+	if (tess_location_is_apart(r->p, at->location) && !r->p->training)
 		return tess_recorder_fail(r, TESS_ENOTSUP,
-		                          "%s: style %s stores it on disk, which is for training "
+		                          "%s: style %s stores it %s, which is for training "
 		                          "only; use location device",
-		                          w->name, m->spec) != NULL;
-	if (at->location != TESS_LOCATION_DEVICE && !tess_program_is_on_host(r->p))
+		                          w->name, m->spec, places[at->location]) != NULL;
+	if (at->location == TESS_LOCATION_DISK && !tess_program_is_on_host(r->p))
 		return tess_recorder_fail(r, TESS_ENOTSUP,
-		                          "%s: style %s stores it %s, which is not supported on "
-		                          "device %s with memory of its own; use location device",
-		                          w->name, m->spec, places[at->location],
-		                          r->p->device->name) != NULL;
+		                          "%s: style %s stores it on disk, which is not supported "
+		                          "on device %s with memory of its own; use location host",
+		                          w->name, m->spec, r->p->device->name) != NULL;
 	return true;
 }
 

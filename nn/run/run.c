@@ -105,7 +105,7 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
 	if (s->kind == TESS_STEP_TRANSFER)
-		return tess_offload_wait(s->transfer);
+		return tess_offload_follow(s->transfer);
 	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work) : tess_work_finish(s->work, d);
 }
 

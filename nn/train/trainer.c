@@ -631,22 +631,26 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 {
 	struct tess_trainer_info info = { 0 };
 	const struct tess_program *p;
-	const uint64_t *file;
+	const struct tess_offload_layout *files;
 
 	if (TESS_REQUIRE(t, out))
 		return;
 	p = t->programs.first->program;
-	file = t->parameters.offload.layout.bytes;
-	info = (struct tess_trainer_info){ .step = t->step,
-		                           .vocabulary = p->logits->dim[1]->size,
-		                           .positions = p->max_positions,
-		                           .weight_bytes = t->parameters.weight_bytes,
-		                           .gradient_bytes = t->parameters.gradient_bytes,
-		                           .state_bytes = t->parameters.state_bytes,
-		                           .step_bytes = t->memory.bytes,
-		                           .transfer_bytes = t->update.bytes,
-		                           .weight_disk_bytes = file[TESS_REST],
-		                           .state_disk_bytes = file[TESS_STATE] };
+	files = &t->parameters.offload.layout;
+	info = (struct tess_trainer_info){
+		.step = t->step,
+		.vocabulary = p->logits->dim[1]->size,
+		.positions = p->max_positions,
+		.weight_bytes = t->parameters.weight_bytes,
+		.gradient_bytes = t->parameters.gradient_bytes,
+		.state_bytes = t->parameters.state_bytes,
+		.step_bytes = t->memory.bytes,
+		.transfer_bytes = t->update.bytes,
+		.weight_disk_bytes = files->pinned ? 0 : files->bytes[TESS_REST],
+		.state_disk_bytes = files->pinned ? 0 : files->bytes[TESS_STATE],
+		.weight_host_bytes = files->pinned ? files->bytes[TESS_REST] : 0,
+		.state_host_bytes = files->pinned ? files->bytes[TESS_STATE] : 0
+	};
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

@@ -17,7 +17,29 @@ static bool is_value_used(const struct tess_weight *w, int32_t what)
 	return what != TESS_WEIGHT || w->dtype != TESS_F32;
 }
 
-/* Returns the bytes in files of a bucket of a weight. */
+/* Returns whether a weight has values that are not where the device computes. */
+static bool has_buckets(const struct tess_offload_layout *files, const struct tess_weight *w)
+{
+	const struct tess_stored_weight *stored = &files->weight[w->index];
+
+	return stored->trained && (stored->fetched || stored->has_state);
+}
+
+/*
+ * Returns whether the ring has memory for elements of a value: they are in a file, or in memory of
+ * the device while others are in memory of the host.
+ */
+static bool is_value_in_ring(const struct tess_offload_layout *files, const struct tess_weight *w,
+                             int32_t what, int64_t first, int64_t n)
+{
+	struct tess_stored_run run;
+
+	if (!is_value_used(w, what) || what >= TESS_MOMENT1 + files->moments)
+		return false;
+	return tess_offload_find(files, w, what, first, n, &run) != files->pinned;
+}
+
+/* Returns the bytes in the ring of a bucket of a weight. */
 static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
                                    const struct tess_weight *w)
 {
@@ -25,13 +47,12 @@ static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
 	int64_t n = tess_weight_get_kept(p, w, files->rank, TESS_STATE).len;
 	int64_t max = tess_offload_get_bucket(p);
 	uint64_t bytes = 0;
-	struct tess_stored_run run;
 
 	n = n < max ? n : max;
 	for (int32_t what = TESS_WEIGHT; what < VALUES && n; what++)
-		if (is_value_used(w, what) && tess_offload_find(files, w, what, 0, n, &run))
+		if (is_value_in_ring(files, w, what, 0, n))
 			bytes += tess_offload_pad((uint64_t)n * tess_weight_get_width(w, what));
-	return files->weight[w->index].trained ? bytes : 0;
+	return has_buckets(files, w) ? bytes : 0;
 }
 
 uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
@@ -47,6 +68,18 @@ uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
 	return TESS_UPDATE_BUCKETS * max;
 }
 
+/* Sets the ring; NULL: there is no memory. */
+static void alloc_ring(struct tess_update *u)
+{
+	const struct tess_pinned *pinned = u->parameters->offload.pinned;
+	void *ring = NULL;
+
+	if (!pinned)
+		u->ring = aligned_alloc(TESS_DISK_ALIGN, u->bytes);
+	else if (!tess_pinned_alloc(&pinned->device, u->bytes, &ring))
+		u->ring = ring;
+}
+
 tess_status tess_update_open(const struct tess_optimizer *o, struct tess_parameters *s,
                              struct tess_update *out)
 {
@@ -58,7 +91,8 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 
 	u.ready = calloc((size_t)s->program->nweights + 1, sizeof *u.ready);
 	u.is_ready = calloc((size_t)s->program->nweights + 1, sizeof *u.is_ready);
-	u.ring = u.bytes ? aligned_alloc(TESS_DISK_ALIGN, u.bytes) : NULL;
+	if (u.bytes)
+		alloc_ring(&u);
 	if (!u.ready || !u.is_ready || (u.bytes && !u.ring)) {
 		st = tess_fail(TESS_ENOMEM,
 		               "no memory for %d buckets of state in files, %lld bytes; set a "
@@ -77,7 +111,10 @@ void tess_update_close(struct tess_update *u)
 {
 	free(u->ready);
 	free(u->is_ready);
-	free(u->ring);
+	if (u->parameters && u->parameters->offload.pinned)
+		tess_pinned_free(&u->parameters->offload.pinned->device, u->ring);
+	else
+		free(u->ring);
 	*u = (struct tess_update){ 0 };
 }
 
@@ -103,7 +140,7 @@ static void **point_to_value(struct tess_update_bucket *b, int32_t what)
 	}
 }
 
-/* Finds a value of n elements from `first` on of the state: in memory, or in a file. */
+/* Finds a value of n elements from `first` on of the state: in memory, or in the ring. */
 static void find_bucket_value(const struct tess_parameters *s, struct tess_update_bucket *b,
                               int32_t what, char **free_memory)
 {
@@ -111,19 +148,35 @@ static void find_bucket_value(const struct tess_parameters *s, struct tess_updat
 	uint64_t width = tess_weight_get_width(b->weight, what);
 	int64_t first = b->first + (what == TESS_WEIGHT ? a->state.start - a->rest.start : 0), kept;
 	struct tess_transfer *t = &b->transfer[what];
-	struct tess_stored_run run;
+	int64_t n = b->values.n;
 	int32_t dtype;
 	char *memory = tess_parameter_find(s, b->weight, what, &dtype, &kept);
 
 	*t = (struct tess_transfer){ .weight = b->weight, .what = what, .first = first };
-	*point_to_value(b, what) = memory ? memory + (uint64_t)first * width : NULL;
-	if (!free_memory || !is_value_used(b->weight, what) ||
-	    !tess_offload_find(&s->offload.layout, b->weight, what, first, b->values.n, &run))
+	memory = memory ? memory + (uint64_t)first * width
+	                : tess_offload_find_pinned(&s->offload, b->weight, what, first, &n);
+	b->on_device[what] = *point_to_value(b, what) = memory;
+	if (!free_memory ||
+	    !is_value_in_ring(&s->offload.layout, b->weight, what, first, b->values.n))
 		return;
 	t->n = b->values.n;
 	t->memory = *free_memory;
 	*point_to_value(b, what) = t->memory;
 	*free_memory += tess_offload_pad((uint64_t)t->n * width);
+}
+
+/* Queues the copy of a value between the device and the ring; each bucket has a lane. */
+static tess_status copy_bucket_value(struct tess_update *u, struct tess_update_bucket *b,
+                                     struct tess_transfer *t)
+{
+	const struct tess_pinned *pinned = u->parameters->offload.pinned;
+	void *device = b->on_device[t->what];
+	uint64_t bytes = (uint64_t)t->n * tess_weight_get_width(t->weight, t->what);
+
+	t->pinned = pinned;
+	t->lane = (int32_t)(b - u->bucket);
+	return tess_pinned_copy(pinned, t->lane, t->weight->name, t->writes ? device : t->memory,
+	                        t->writes ? t->memory : device, bytes);
 }
 
 /* Starts writing what has changed, or reading what is changed and the gradient. */
@@ -137,6 +190,10 @@ static tess_status start_transfers(struct tess_update *u, struct tess_update_buc
 		if (!t->n || what == (b->writes ? TESS_GRADIENT : TESS_WEIGHT))
 			continue;
 		t->writes = b->writes;
+		if (u->parameters->offload.pinned) {
+			st = copy_bucket_value(u, b, t);
+			continue;
+		}
 		st = tess_offload_start(&u->parameters->offload, t);
 		t->disk = st ? NULL : t->disk;
 	}
@@ -160,17 +217,19 @@ static tess_status wait_for_transfers(struct tess_update_bucket *b)
 	tess_status st = TESS_OK;
 
 	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
-		if (b->transfer[what].disk) {
+		if (b->transfer[what].disk || b->transfer[what].pinned) {
 			tess_status failed = tess_offload_wait(&b->transfer[what]);
 
 			st = st ? st : failed;
 			b->transfer[what].disk = NULL;
+			b->transfer[what].pinned = NULL;
 		}
 	return st;
 }
 
 /* Changes the elements of a bucket, in parts between which the disk gets more requests. */
-static tess_status change_values(struct tess_update *u, const struct tess_weight *w,
+static tess_status change_values(struct tess_update *u, const struct tess_opened_device *device,
+                                 const struct tess_weight *w,
                                  const struct tess_optimizer_values *all)
 {
 	struct tess_parameters *s = u->parameters;
@@ -185,7 +244,7 @@ static tess_status change_values(struct tess_update *u, const struct tess_weight
 		for (int i = 0; i < 2; i++)
 			v.moment[i] = all->moment[i] ? all->moment[i] + at : NULL;
 		v.rounded = all->rounded ? (char *)all->rounded + (uint64_t)at * width : NULL;
-		st = tess_optimizer_run(u->optimizer, &u->step, &s->weights.device, w, &v);
+		st = tess_optimizer_run(u->optimizer, &u->step, device, w, &v);
 		tess_offload_test(&s->offload);
 	}
 	return st;
@@ -219,14 +278,14 @@ static tess_status take_next(struct tess_update *u)
 	const struct tess_parameter *a = &u->parameters->each[w->index];
 	tess_status st = TESS_OK;
 
-	if (u->at < a->state.len && count_bucket_bytes(&u->parameters->offload.layout, w)) {
+	if (u->at < a->state.len && has_buckets(&u->parameters->offload.layout, w)) {
 		st = read_bucket(u, w, a->state.len);
 	} else if (u->at < a->state.len) {
 		struct tess_update_bucket b = { .weight = w, .values.n = a->state.len };
 
 		for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
 			find_bucket_value(u->parameters, &b, what, NULL);
-		st = change_values(u, w, &b.values);
+		st = change_values(u, &u->parameters->weights.device, w, &b.values);
 		u->at = a->state.len;
 	}
 	if (u->at == a->state.len) {
@@ -240,12 +299,14 @@ static tess_status take_next(struct tess_update *u)
 static tess_status change_next(struct tess_update *u)
 {
 	struct tess_update_bucket *b = get_bucket(u, u->changed);
+	const struct tess_parameters *s = u->parameters;
 	tess_status st = wait_for_transfers(b);
 
 	if (!st)
-		st = change_values(u, b->weight, &b->values);
-	if (!st)
-		st = tess_device_sync(&u->parameters->weights.device, b->weight->name);
+		st = change_values(u, s->offload.pinned ? &s->host : &s->weights.device, b->weight,
+		                   &b->values);
+	if (!st && !s->offload.pinned)
+		st = tess_device_sync(&s->weights.device, b->weight->name);
 	b->writes = true;
 	u->changed++;
 	return st ? st : start_transfers(u, b);
@@ -256,9 +317,14 @@ static tess_status finish_oldest(struct tess_update *u)
 	return wait_for_transfers(get_bucket(u, u->written++));
 }
 
-/* Returns whether the oldest bucket is written. */
+/*
+ * Returns whether the oldest bucket is written. Devices do not report that; their copy is finished
+ * once another bucket has been changed.
+ */
 static bool is_oldest_written(struct tess_update *u)
 {
+	if (u->parameters->offload.pinned)
+		return u->written + 1 < u->changed;
 	return u->written < u->changed && are_transfers_done(get_bucket(u, u->written));
 }
 

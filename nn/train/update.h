@@ -2,6 +2,10 @@
  * update.h - the optimizer's step on what a rank keeps of each weight. What is in files
  * (nn/offload/offload.h) passes through a ring of buckets in host memory: the next ones are read,
  * and the last ones written, while one is changed.
+ *
+ * Next to a device with memory of its own, what is in memory of the host is changed there by the
+ * device cpu. What the device has of such a weight passes through the ring: gradients are
+ * copied to it, and changed weights back.
  */
 #ifndef TESS_NN_UPDATE_H
 #define TESS_NN_UPDATE_H
@@ -14,8 +18,9 @@ struct tess_update_bucket { /* adjacent elements of a weight; private */
 	const struct tess_weight *weight; /* NULL: free */
 	int64_t first;
 	struct tess_optimizer_values values;
-	char *memory; /* of the values that are in files */
+	char *memory; /* of the values that are in files, or copied from the device */
 	struct tess_transfer transfer[TESS_MOMENT2 + 1]; /* n 0: in memory */
+	void *on_device[TESS_MOMENT2 + 1]; /* where copied values are in memory of the device */
 	bool writes; /* it has been changed, and is written; else it is read */
 };
 
@@ -23,7 +28,7 @@ struct tess_update {
 	const struct tess_optimizer *optimizer; /* borrowed */
 	struct tess_parameters *parameters; /* borrowed */
 	struct tess_optimizer_step step;
-	char *ring; /* NULL: nothing is in files */
+	char *ring; /* NULL: nothing passes through it */
 	uint64_t bytes; /* of the ring */
 	struct tess_update_bucket bucket[TESS_UPDATE_BUCKETS];
 	int64_t read, changed, written; /* buckets: their reads started, changed, free again */
@@ -34,7 +39,7 @@ struct tess_update {
 	int64_t at;
 };
 
-/* Returns the bytes of the ring of a rank; 0: nothing is in files. */
+/* Returns the bytes of the ring of a rank; 0: nothing passes through it. */
 uint64_t tess_update_count_bytes(const struct tess_offload_layout *files);
 /* Allocates the ring. Close *out, which must not move. TESS_ENOMEM. */
 tess_status tess_update_open(const struct tess_optimizer *o, struct tess_parameters *s,

@@ -140,6 +140,22 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
 	return st;
 }
 
+tess_status tess_device_open_host(const struct tess_opened_device *d,
+                                  struct tess_opened_device *out)
+{
+	struct tess_opened_device cpu = { .nthreads = d->nthreads };
+	int32_t local;
+	tess_status st = tess_plugin_find_device("cpu", &cpu.table);
+
+	if (!st)
+		st = tess_world_find_local_rank(d->world, &local, &cpu.nranks);
+	if (!st)
+		st = TESS_PLUGIN_CALL(cpu.table, NULL, open, 0, cpu.nthreads, &cpu.self);
+	if (!st)
+		*out = cpu;
+	return st;
+}
+
 tess_status tess_device_open_call_stream(struct tess_opened_device *d)
 {
 	if (!d->stream || !d->table->follow)

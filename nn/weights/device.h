@@ -41,6 +41,9 @@ tess_status tess_device_read_threads(int32_t given, int64_t *threads);
  */
 tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,
                              struct tess_group *group, struct tess_opened_device *out);
+/* Opens the device cpu with the threads of `d`, for ops on memory of the host. Close *out. */
+tess_status tess_device_open_host(const struct tess_opened_device *d,
+                                  struct tess_opened_device *out);
 /* Opens `call_stream` if the device can order streams. */
 tess_status tess_device_open_call_stream(struct tess_opened_device *d);
 /* Waits for its streams, and closes it. Free its memory before. */

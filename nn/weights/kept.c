@@ -153,6 +153,10 @@ tess_status tess_kept_map(struct tess_kept *k, int64_t first, int64_t *n, void *
 	bool inside = first >= k->first && first < k->first + k->mapped;
 	tess_status st = TESS_OK;
 
+	if (k->offload && k->offload->pinned) {
+		*out = tess_offload_find_pinned(k->offload, k->weight, k->what, first, n);
+		return TESS_OK;
+	}
 	if (!k->offload && tess_device_is_host(k->device)) {
 		*out = k->data + (uint64_t)first * width;
 		return TESS_OK;

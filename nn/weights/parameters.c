@@ -11,6 +11,7 @@
 
 enum { ALIGNED = 16 }; /* elements of a cache line: each weight's part starts in a new one */
 enum { CLEARED = 1 << 20 }; /* elements that are set to 0 at once */
+enum { MIB = 1 << 20 };
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
@@ -100,7 +101,7 @@ static tess_status clear_stored_moments(const struct tess_parameters *s, int32_t
 	float *zeros;
 	tess_status st = TESS_OK;
 
-	if (!files->disk[TESS_STATE])
+	if (!files->layout.bytes[TESS_STATE])
 		return TESS_OK;
 	zeros = aligned_alloc(TESS_DISK_ALIGN, CLEARED * sizeof *zeros);
 	if (!zeros)
@@ -131,17 +132,29 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 	return tess_device_clear(&s->weights.device, "training", memory, bytes);
 }
 
-/* Opens the files of a rank, and loads its weights into them, or into memory. */
+static bool has_values_apart(const struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (tess_location_is_apart(p, p->weight[i]->rest_location) ||
+		    tess_location_is_apart(p, p->weight[i]->state_location))
+			return true;
+	return false;
+}
+
+/* Opens the files of a rank or their memory, and loads its weights into them, or the device's. */
 static tess_status load_stored_weights(struct tess_parameters *s, const struct tess_source *source,
                                        const struct tess_opened_device *device, int32_t moments,
                                        const char *const dir[2])
 {
 	const struct tess_program *p = s->program;
+	const struct tess_pinned_device next_to = { device->table, device->self, device->stream };
 	struct tess_offload_layout layout;
 	tess_status st = tess_offload_lay_out(p, s->rank, moments, &s->arena, &layout);
 
+	if (!st && layout.pinned && has_values_apart(p))
+		st = tess_device_open_host(device, &s->host);
 	if (!st)
-		st = tess_offload_open(&layout, dir, &s->offload);
+		st = tess_offload_open(&layout, dir, &next_to, &s->offload);
 	if (!st)
 		st = tess_rank_weights_load(p, source, s->rank, device, &s->offload, &s->weights);
 	s->weight_bytes = s->weights.bytes;
@@ -185,6 +198,9 @@ tess_status tess_parameters_reserve_gradients(struct tess_parameters *s,
 
 	if (s->gradients && l->gradient_bytes <= s->gradient_bytes)
 		return TESS_OK;
+	st = s->gradients ? tess_device_sync(&s->weights.device, "training") : TESS_OK;
+	if (st)
+		return st;
 	for (int32_t i = 0; i < s->program->nweights; i++)
 		s->each[i].gradient = NULL;
 	tess_device_free(&s->weights.device, s->gradients);
@@ -210,13 +226,40 @@ void tess_parameters_free(struct tess_parameters *s)
 	tess_device_free(&s->weights.device, s->gradients);
 	tess_rank_weights_free(&s->weights);
 	tess_offload_close(&s->offload);
+	tess_device_close(&s->host);
 	tess_arena_free(&arena);
 	*s = (struct tess_parameters){ 0 };
 }
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-enum { MIB = 1 << 20 };
+/* Checks that memory of the host has room for what all its ranks keep there. */
+static tess_status check_host_room(const struct tess_program *p, int32_t rank,
+                                   const struct tess_opened_device *d, int32_t moments)
+{
+	struct tess_opened_device host = { 0 };
+	struct tess_offload_layout layout = { 0 };
+	struct tess_arena arena = { 0 };
+	uint64_t bytes, room = UINT64_MAX;
+	tess_status st = tess_offload_lay_out(p, rank, moments, &arena, &layout);
+
+	bytes = layout.bytes[TESS_REST] + layout.bytes[TESS_STATE];
+	tess_arena_free(&arena);
+	if (!st)
+		st = tess_device_open_host(d, &host);
+	if (!st && host.table->free_bytes)
+		st = TESS_PLUGIN_CALL(host.table, "memory", free_bytes, host.self, &room);
+	room /= st ? 1 : (uint64_t)host.nranks;
+	tess_device_close(&host);
+	if (st || bytes <= room)
+		return st;
+	return tess_fail(TESS_ENOMEM,
+	                 "rank %d keeps %lld MiB of weights, gradients and optimizer state in "
+	                 "memory of the host, of which %lld MiB are free for it; use more hosts, "
+	                 "or offload less",
+	                 (int)rank, (long long)tess_up((int64_t)bytes, MIB),
+	                 (long long)(room / MIB));
+}
 
 tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
                                        const struct tess_opened_device *d, int32_t moments)
@@ -224,18 +267,23 @@ tess_status tess_parameters_check_room(const struct tess_program *p, int32_t ran
 	uint64_t weights = 0, more = 0, room = 0;
 	tess_status st;
 
-	if (tess_device_is_host(d) || !d->table->free_bytes)
+	if (tess_device_is_host(d))
 		return TESS_OK;
+	st = has_values_apart(p) ? check_host_room(p, rank, d, moments) : TESS_OK;
+	if (st || !d->table->free_bytes)
+		return st;
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (!p->weight[i]->table)
+		if (!p->weight[i]->table && !tess_weight_is_fetched(p, p->weight[i], rank))
 			weights += tess_width(p->weight[i]->dtype) *
 			           (uint64_t)tess_weight_get_kept(p, p->weight[i], rank, TESS_REST)
 			                   .len;
 	for (int32_t i = 0; i < p->ngradients; i++) {
 		const struct tess_weight *w = p->gradient[i].weight;
 
-		more += tess_weight_count_state_bytes(p, w, rank, moments) +
-		        4 * (uint64_t)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
+		if (!tess_weight_has_stored_state(p, w, rank))
+			more += tess_weight_count_state_bytes(p, w, rank, moments);
+		if (!tess_weight_is_fetched(p, w, rank))
+			more += 4 * (uint64_t)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
 	}
 	st = TESS_PLUGIN_CALL(d->table, "memory", free_bytes, d->self, &room);
 	room /= (uint64_t)d->nranks;
@@ -245,7 +293,7 @@ tess_status tess_parameters_check_room(const struct tess_program *p, int32_t ran
 	                 "the weights of a rank need %lld MiB, their gradients and the optimizer's "
 	                 "state %lld, and %lld MiB of device %s:%d are free for it; use more "
 	                 "ranks, each on a device of its own: along tp, or along dp with "
-	                 "--plan-override 'dp:**=zero3'",
+	                 "--plan-override 'dp:**=zero3'; or --offload-optimizer host",
 	                 (long long)tess_up((int64_t)weights, MIB),
 	                 (long long)tess_up((int64_t)more, MIB), (long long)(room / MIB),
 	                 d->table->name, (int)d->index);

@@ -33,6 +33,8 @@ struct tess_parameters {
 	uint64_t weight_bytes, gradient_bytes, state_bytes; /* allocated */
 	float *state, *gradients; /* memory for the pointers in `each` */
 	struct tess_offload offload; /* what is in files instead of memory: no pointer in `each` */
+	/* for ops on values in memory of the host, next to another device; {0}: there are none */
+	struct tess_opened_device host;
 	struct tess_arena arena;
 };
 
@@ -46,7 +48,7 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
                                  int32_t rank, const struct tess_opened_device *device,
                                  int32_t moments, const char *const dir[2],
                                  struct tess_parameters *out);
-/* Returns TESS_ENOMEM if a device with memory of its own has no room, gradients included. */
+/* Returns TESS_ENOMEM if a device with memory of its own, or its host, has no room for values. */
 tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
                                        const struct tess_opened_device *device, int32_t moments);
 /* Makes room for the gradients of a lowered program; if the memory moves, they are lost. */

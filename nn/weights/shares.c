@@ -16,14 +16,18 @@ struct share_exchange {
 	struct tess_transfer *transfer;
 };
 
+/* Makes the gather of a weight: in memory of the device, or in the window, which is the host's. */
 static struct tess_coll make_gather(const struct share_exchange *x, const struct tess_weight *w,
                                     void *all)
 {
+	const struct tess_opened_device *d = &x->s->weights.device;
+	bool on_host = x->window && all == x->window;
+
 	return (struct tess_coll){ .size = sizeof(struct tess_coll),
 		                   .kind = TESS_ALL_GATHER,
 		                   .dtype = w->dtype,
-		                   .mem = x->s->weights.device.table->mem,
-		                   .stream = x->s->weights.device.stream,
+		                   .mem = on_host ? TESS_HOST : d->table->mem,
+		                   .stream = on_host ? NULL : d->stream,
 		                   .src = all,
 		                   .dst = all,
 		                   .count = x->counts[x->mine],
@@ -117,7 +121,7 @@ static tess_status open_share_exchange(struct share_exchange *x)
 	x->counts = calloc((size_t)x->n + 1, sizeof *x->counts);
 	if (!x->counts)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	if (!x->s->offload.disk[TESS_REST])
+	if (!x->s->offload.layout.bytes[TESS_REST])
 		return TESS_OK;
 	/* one element of each rank at least */
 	bytes = tess_offload_pad(bytes + sizeof(float) * (uint64_t)x->n);

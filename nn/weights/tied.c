@@ -7,29 +7,43 @@
 #include <stdlib.h>
 #include <tessera/reduce.h>
 
+struct tied_pass { /* moves a weight, or the gradient of a tied head, to the other rank's place */
+	const struct tess_parameters *s;
+	struct tess_group *const *along;
+	/*
+	 * Memory of the host for two parts of what is in files, or in memory of the host next to a
+	 * device. NULL: nothing is.
+	 */
+	float *window;
+	/* parts pass through the window also if this rank has them in memory of a device */
+	bool on_host;
+};
+
 /* Sends n elements to the rank of another stage, or receives them. */
-static tess_status exchange_part(const struct tess_parameters *s, struct tess_group *const *along,
-                                 const struct tess_weight *w, void *data, int64_t n, int32_t dtype,
-                                 int32_t kind, int32_t stage)
+static tess_status exchange_part(const struct tied_pass *m, const struct tess_weight *w, void *data,
+                                 int64_t n, int32_t dtype, int32_t kind, int32_t stage)
 {
+	const struct tess_parameters *s = m->s;
+	const struct tess_opened_device *d = m->on_host ? &s->host : &s->weights.device;
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = kind,
 		                     .dtype = dtype,
-		                     .mem = s->weights.device.table->mem,
-		                     .stream = s->weights.device.stream,
+		                     .mem = d->table->mem,
+		                     .stream = d->stream,
 		                     .peer = s->program->stage_rank[stage],
 		                     .src = kind == TESS_SEND ? data : NULL,
 		                     .dst = kind == TESS_SEND ? NULL : data,
 		                     .count = (uint64_t)n,
 		                     .where = w->name };
 
-	return n ? tess_group_run(along[s->program->pipeline_along], &c) : TESS_OK;
+	return n ? tess_group_run(m->along[s->program->pipeline_along], &c) : TESS_OK;
 }
 
 /* Adds n elements to `sum`. */
-static tess_status add_gradient_part(const struct tess_parameters *s, const struct tess_weight *w,
+static tess_status add_gradient_part(const struct tied_pass *m, const struct tess_weight *w,
                                      float *sum, float *more, int64_t n)
 {
+	const struct tess_opened_device *d = m->on_host ? &m->s->host : &m->s->weights.device;
 	struct tess_view in[2] = {
 		{ .data = sum, .dtype = TESS_F32, .ndim = 2, .shape = { 1, n }, .stride = { n, 1 } }
 	};
@@ -39,78 +53,107 @@ static tess_status add_gradient_part(const struct tess_parameters *s, const stru
 		              .nout = 1,
 		              .in = in,
 		              .out = in,
-		              .stream = s->weights.device.stream,
+		              .stream = d->stream,
 		              .where = w->name };
 
 	in[1] = in[0];
 	in[1].data = more;
-	return TESS_PLUGIN_CALL_FOR(s->weights.device.table, w->name, op_get_kind_name(op.kind),
-	                            run, s->weights.device.self, &op);
+	return TESS_PLUGIN_CALL_FOR(d->table, w->name, op_get_kind_name(op.kind), run, d->self,
+	                            &op);
 }
 
-/* Finds elements of a gradient in memory, or reads them from its file to `window`. */
-static tess_status find_gradient_part(const struct tess_parameters *s, const struct tess_weight *w,
-                                      int64_t at, int64_t n, float *window, float **out)
+/* Moves elements of a value between where this rank keeps it, and `part`. */
+static tess_status move_tied_part(const struct tied_pass *m, const struct tess_weight *w,
+                                  int32_t what, int64_t at, int64_t n, bool back, void *part)
 {
-	float *gradient = s->each[w->index].gradient;
+	int32_t dtype;
+	int64_t kept;
+	char *there = tess_parameter_find(m->s, w, what, &dtype, &kept);
 
-	*out = gradient ? gradient + at : window;
-	return gradient ? TESS_OK
-	                : tess_offload_move(&s->offload, w, TESS_GRADIENT, at, n, false, window);
+	if (!there)
+		return tess_offload_move(&m->s->offload, w, what, at, n, back, part);
+	there += (uint64_t)at * tess_width(dtype);
+	if (there == part)
+		return TESS_OK;
+	return tess_device_move(&m->s->weights.device, w->name, back ? there : part,
+	                        back ? part : there, (uint64_t)n * tess_width(dtype));
+}
+
+/* Returns memory for elements of a value: in place, or in the window. */
+static void *find_tied_part(const struct tied_pass *m, const struct tess_weight *w, int32_t what,
+                            int64_t at, void *window)
+{
+	int32_t dtype;
+	int64_t kept;
+	char *there = tess_parameter_find(m->s, w, what, &dtype, &kept);
+
+	return there && !m->on_host ? there + (uint64_t)at * tess_width(dtype) : window;
 }
 
 /* Adds elements of the gradient of a head to that of its table. */
-static tess_status add_to_table(const struct tess_parameters *s, const struct tess_weight *w,
+static tess_status add_to_table(const struct tied_pass *m, const struct tess_weight *w,
                                 const struct tess_weight *table, int64_t at, int64_t n, float *more,
                                 float *window)
 {
-	float *sum;
-	tess_status st = find_gradient_part(s, table, at, n, window, &sum);
+	float *sum = find_tied_part(m, table, TESS_GRADIENT, at, window);
+	tess_status st = move_tied_part(m, table, TESS_GRADIENT, at, n, false, sum);
 
 	if (!st)
-		st = add_gradient_part(s, w, sum, more, n);
-	if (!st && sum == window)
-		st = tess_offload_move(&s->offload, table, TESS_GRADIENT, at, n, true, window);
-	return st;
+		st = add_gradient_part(m, w, sum, more, n);
+	return st ? st : move_tied_part(m, table, TESS_GRADIENT, at, n, true, sum);
 }
 
 /* Adds the gradient of the head w, or sends or receives it part by part. */
-static tess_status add_gradient(const struct tess_parameters *s, struct tess_group *const *along,
-                                const struct tess_weight *w, const struct tess_weight *table,
-                                float *window)
+static tess_status add_gradient(const struct tied_pass *m, const struct tess_weight *w,
+                                const struct tess_weight *table)
 {
-	bool has_head = tess_program_has_stage(s->program, s->rank, w->stage);
-	bool has_table = tess_program_has_stage(s->program, s->rank, table->stage);
+	const struct tess_program *p = m->s->program;
+	bool has_head = tess_program_has_stage(p, m->s->rank, w->stage);
+	bool has_table = tess_program_has_stage(p, m->s->rank, table->stage);
 	const struct tess_weight *kept = has_table ? table : tess_weight_get_home(w);
-	int64_t end = s->each[kept->index].state.len;
-	float *sum = window ? window + tess_program_limit_part(s->program, end) : NULL;
-	float *head = s->each[w->index].gradient; /* received parts go to its begin */
+	int64_t end = m->s->each[kept->index].state.len;
+	float *sum = m->window ? m->window + tess_program_limit_part(p, end) : NULL;
 	tess_status st = TESS_OK;
 
 	for (int64_t at = 0, n; at < end && !st; at += n) {
-		n = tess_program_limit_part(s->program, end - at);
+		/* received parts go to the begin of the head's room */
+		float *head = find_tied_part(m, w, TESS_GRADIENT, has_head ? at : 0, m->window);
+
+		n = tess_program_limit_part(p, end - at);
 		if (has_head)
-			st = find_gradient_part(s, w, at, n, window, &head);
+			st = move_tied_part(m, w, TESS_GRADIENT, at, n, false, head);
 		if (!st && !has_table)
-			st = exchange_part(s, along, w, head, n, TESS_F32, TESS_SEND, table->stage);
+			st = exchange_part(m, w, head, n, TESS_F32, TESS_SEND, table->stage);
 		else if (!st && !has_head)
-			st = exchange_part(s, along, w, head, n, TESS_F32, TESS_RECV, w->stage);
+			st = exchange_part(m, w, head, n, TESS_F32, TESS_RECV, w->stage);
 		if (!st && has_table)
-			st = add_to_table(s, w, table, at, n, head, sum);
+			st = add_to_table(m, w, table, at, n, head, sum);
 	}
 	return st;
 }
 
-/* Makes room for two parts of a gradient in files; *out NULL: none is in a file. */
-static tess_status alloc_window(const struct tess_parameters *s, float **out)
+/* Returns whether parts of two weights pass through memory of the host, on all ranks. */
+static bool are_on_host(const struct tess_parameters *s, const struct tess_weight *a,
+                        const struct tess_weight *b)
+{
+	const struct tess_program *p = s->program;
+
+	return s->offload.layout.pinned && (tess_location_is_apart(p, a->rest_location) ||
+	                                    tess_location_is_apart(p, b->rest_location));
+}
+
+/* Makes room for two parts of a gradient in files, or in memory of the host next to a device. */
+static tess_status open_pass(const struct tess_parameters *s, struct tess_group *const *along,
+                             struct tied_pass *out)
 {
 	uint64_t most = (uint64_t)tess_program_limit_part(s->program, INT64_MAX);
 
-	*out = NULL;
-	if (!s->offload.disk[TESS_REST])
+	*out = (struct tied_pass){ .s = s, .along = along };
+	if (!s->offload.layout.bytes[TESS_REST] && !s->host.self)
 		return TESS_OK;
-	*out = aligned_alloc(TESS_DISK_ALIGN, tess_offload_pad(2 * most * sizeof(float)));
-	return *out ? TESS_OK : tess_fail(TESS_ENOMEM, "no memory for tied weights in files");
+	out->window = aligned_alloc(TESS_DISK_ALIGN, tess_offload_pad(2 * most * sizeof(float)));
+	return out->window ? TESS_OK
+	                   : tess_fail(TESS_ENOMEM, "no memory for tied weights in files");
 }
 
 /* Returns whether there are tied weights with gradients of their own. */
@@ -126,47 +169,49 @@ tess_status tess_tied_add_gradients(const struct tess_parameters *s,
                                     struct tess_group *const *along)
 {
 	const struct tess_program *p = s->program;
-	float *window = NULL;
-	tess_status st = has_tied(s) ? alloc_window(s, &window) : TESS_OK;
+	struct tied_pass m = { 0 };
+	tess_status st = has_tied(s) ? open_pass(s, along, &m) : TESS_OK;
 
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		const struct tess_weight *table = tess_weight_get_table(p->weight[i]);
+		const struct tess_weight *w = p->weight[i], *table = tess_weight_get_table(w);
 
-		if (table && s->each[i].has_gradient) /* apart, and in this stage or the table's */
-			st = add_gradient(s, along, p->weight[i], table, window);
+		if (!table ||
+		    !s->each[i].has_gradient) /* apart, and in this stage or the table's */
+			continue;
+		m.on_host = are_on_host(s, tess_weight_get_home(w), table);
+		st = add_gradient(&m, w, table);
 	}
-	free(window);
+	free(m.window);
 	return st;
 }
 
 /* Sends the table to the rank that has the copy w, or receives it: part by part between files. */
-static tess_status send_table(const struct tess_parameters *s, struct tess_group *const *along,
-                              const struct tess_weight *w, const struct tess_weight *table,
-                              char *window)
+static tess_status send_table(const struct tied_pass *m, const struct tess_weight *w,
+                              const struct tess_weight *table)
 {
-	bool has_copy = tess_program_has_stage(s->program, s->rank, w->stage);
+	const struct tess_program *p = m->s->program;
+	bool has_copy = tess_program_has_stage(p, m->s->rank, w->stage);
 	const struct tess_weight *mine = has_copy ? w : table;
-	const struct tess_parameter *a = &s->each[mine->index];
-	bool parts = w->rest_location == TESS_LOCATION_DISK ||
-	             table->rest_location == TESS_LOCATION_DISK;
-	uint64_t width = tess_width(w->dtype);
+	int64_t end = m->s->each[mine->index].rest.len;
+	bool parts = tess_location_is_apart(p, w->rest_location) ||
+	             tess_location_is_apart(p, table->rest_location);
 	tess_status st = TESS_OK;
 
-	if (!has_copy && !tess_program_has_stage(s->program, s->rank, table->stage))
+	if (!has_copy && !tess_program_has_stage(p, m->s->rank, table->stage))
 		return TESS_OK;
-	for (int64_t at = 0, n; at < a->rest.len && !st; at += n) {
-		char *part = a->weight ? (char *)a->weight + (uint64_t)at * width : window;
+	for (int64_t at = 0, n; at < end && !st; at += n) {
+		void *part = find_tied_part(m, mine, TESS_WEIGHT, at, m->window);
 
-		n = a->rest.len - at;
-		n = parts ? tess_program_limit_part(s->program, n) : n;
-		if (!a->weight && !has_copy)
-			st = tess_offload_move(&s->offload, mine, TESS_WEIGHT, at, n, false, part);
+		n = end - at;
+		n = parts ? tess_program_limit_part(p, n) : n;
+		if (!has_copy)
+			st = move_tied_part(m, mine, TESS_WEIGHT, at, n, false, part);
 		if (!st)
-			st = exchange_part(s, along, w, part, n, w->dtype,
+			st = exchange_part(m, w, part, n, w->dtype,
 			                   has_copy ? TESS_RECV : TESS_SEND,
 			                   has_copy ? table->stage : w->stage);
-		if (!st && !a->weight && has_copy)
-			st = tess_offload_move(&s->offload, mine, TESS_WEIGHT, at, n, true, part);
+		if (!st && has_copy)
+			st = move_tied_part(m, mine, TESS_WEIGHT, at, n, true, part);
 	}
 	return st;
 }
@@ -183,14 +228,17 @@ static bool has_copies(const struct tess_program *p)
 tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_group *const *along)
 {
 	const struct tess_program *p = s->program;
-	float *window = NULL;
-	tess_status st = has_copies(p) ? alloc_window(s, &window) : TESS_OK;
+	struct tied_pass m = { 0 };
+	tess_status st = has_copies(p) ? open_pass(s, along, &m) : TESS_OK;
 
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		if (p->weight[i]->copies)
-			st = send_table(s, along, p->weight[i], p->weight[i]->copies,
-			                (char *)window);
+		const struct tess_weight *w = p->weight[i];
+
+		if (!w->copies)
+			continue;
+		m.on_host = are_on_host(s, w, w->copies);
+		st = send_table(&m, w, w->copies);
 	}
-	free(window);
+	free(m.window);
 	return st;
 }

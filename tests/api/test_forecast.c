@@ -233,6 +233,43 @@ static uint64_t sum_large_parameters(const struct tess_explanation *e, uint64_t 
 	return sum;
 }
 
+/* Checks what a step copies between a device and memory of the host, by hand. */
+START_TEST(says_what_is_copied)
+{
+	struct tess_trainer_options o = {
+		.size = sizeof o, .plan = "none", .offload_optimizer = "host", .micro_batches = 3
+	};
+	const struct tess_explained_rank *r;
+	struct tess_explanation *e;
+	uint64_t n;
+
+	ck_assert(!setenv("TESSERA_DEVICE", "discrete_exact", 1));
+	ck_assert_msg(!tess_explain_training(SOURCE_ROOT "/data", "tp=1", 0, 2, LENGTH, &o, &e),
+	              "%s", tess_error());
+	r = e->ranks[0];
+	n = sum_large_parameters(e, 256);
+	ck_assert(n > 0 && !r->weights_host && r->state_host > 2 * n && !r->state_disk);
+	ck_assert(r->host_written[TESS_DISK_GRADIENTS] == n);
+	ck_assert(r->host_written[TESS_DISK_WEIGHTS] == n && r->host_read[TESS_DISK_WEIGHTS] == n);
+	ck_assert(!r->host_read[TESS_DISK_STATE] && !r->host_written[TESS_DISK_STATE]);
+	ck_assert(r->total == r->weights + r->gradients + r->state + r->step && r->transfer > 0);
+	tess_explanation_free(e);
+	o.offload_weights = "host";
+	ck_assert_msg(!tess_explain_training(SOURCE_ROOT "/data", "tp=1", 0, 2, LENGTH, &o, &e),
+	              "%s", tess_error());
+	r = e->ranks[0];
+	ck_assert(r->weights_host >= 2 * n && r->weights < n && r->gradients < n && !r->transfer);
+	ck_assert_uint_ge(r->host_read[TESS_DISK_WEIGHTS], 3 * n);
+	ck_assert_uint_ge(r->host_written[TESS_DISK_GRADIENTS], 3 * n);
+	ck_assert_uint_ge(r->host_read[TESS_DISK_GRADIENTS], 2 * n);
+	tess_explanation_free(e);
+	o.offload_weights = "disk";
+	ck_assert_int_eq(tess_explain_training(SOURCE_ROOT "/data", "tp=1", 0, 2, LENGTH, &o, &e),
+	                 TESS_ENOTSUP);
+	expect_part(tess_error(), "use --offload-weights host, or the device cpu");
+}
+END_TEST
+
 /* Checks what a step of one rank reads and writes, by hand. The limit is the environment's. */
 START_TEST(says_what_files_move)
 {
@@ -322,6 +359,7 @@ int main(void)
 	                    (CASES - FIRST - 1) / get_case_stride() + 1);
 	tcase_add_test(t, says_what_is_sent);
 	tcase_add_test(t, says_what_files_move);
+	tcase_add_test(t, says_what_is_copied);
 	tcase_add_test(t, short_disks);
 	tcase_add_loop_test(t, refuses, 0, sizeof refusals / sizeof *refusals);
 	return suite_end(r);

@@ -655,6 +655,53 @@ START_TEST(searches_files)
 }
 END_TEST
 
+/* Opens a planner on GPUs whose host changes `rate` bytes a second, and copies as many. */
+static struct tess_planner *open_with_gpus(double rate)
+{
+	struct tess_planner_options o = {
+		.size = sizeof o, .train = 1, .batch = BATCH, .sequence = LENGTH
+	};
+	struct tess_planner *p;
+	char text[1024];
+
+	snprintf(text, sizeof text,
+	         "{\"name\":\"gpus\",\"device\":{\"memory\":1e9,\"exact\":false,\"latency\":1e-7,"
+	         "\"rates\":{\"product\":[[1,1,1e12]],\"attention\":[[1,1,1e12]],"
+	         "\"memory\":[[1,1,1e11]]}},\"links\":{\"within\":{\"default\":[[2,1e-6,1e10]]}},"
+	         "\"host\":{\"read\":%g,\"write\":%g,\"memory\":%g,\"size\":1e9}}",
+	         rate, rate, rate);
+	o.machine = scratch_write_text("gpus.json", text);
+	ck_assert_msg(!tess_planner_open(data, &o, &p), "%s", tess_error());
+	return p;
+}
+
+START_TEST(memory_of_hosts)
+{
+	static const struct tess_strategy strategies[] = {
+		{ .size = sizeof *strategies, .mesh = "dp=2", .offload_optimizer = "disk" },
+		{ .size = sizeof *strategies, .mesh = "dp=2", .offload_optimizer = "host" },
+	};
+	struct tess_planner *p = open_with_gpus(1e6), *none = open_with_gpus(0);
+	const struct tess_forecast *memory = predict_files(p, NULL, NULL), *f;
+	double copied, changed, fits = memory->memory;
+
+	f = predict_files(p, "host", NULL);
+	ck_assert(f->disk > 0 && f->disk_limit == 5e8 && f->fits && f->memory < fits);
+	copied = (f->disk_read + f->disk_written) / 1e6;
+	/* two ranks change 28 bytes of each weight, of 4 bytes, which are read and written */
+	changed = 2 * 28 / 4 * f->disk_read / 1e6;
+	ck_assert_msg(f->seconds > changed && f->seconds < 1.1 * (copied + changed),
+	              "%g, not %g s and %g s", f->seconds, copied, changed);
+	f = predict_files(p, "host", "host");
+	ck_assert(f->memory < fits && f->disk_read > 0);
+	ck_assert_int_eq(tess_planner_forecast(p, &strategies[0], &f), TESS_ENOTSUP);
+	ck_assert_int_eq(tess_planner_forecast(none, &strategies[1], &f), TESS_EINVAL);
+	expect_part(tess_error(), "machine gpus has no rates of its host");
+	tess_planner_close(p);
+	tess_planner_close(none);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -681,6 +728,7 @@ int main(void)
 	tcase_add_test(t, disks_bind);
 	tcase_add_test(t, disks_of_machines);
 	tcase_add_test(t, searches_files);
+	tcase_add_test(t, memory_of_hosts);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;

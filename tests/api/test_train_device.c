@@ -110,6 +110,21 @@ START_TEST(bits_of_the_cpu)
 }
 END_TEST
 
+/* Checks that memory of gradients is not freed, for more of them, while it is being cleared. */
+START_TEST(gradients_that_move)
+{
+	const struct layout l = { .model = "gpt2" };
+	struct training_job have = make_device_job(&l, 1);
+
+	training_open_golden(l.model);
+	ck_assert(!setenv("DISCRETE_COPY_US", "10000", 1));
+	ck_assert(!setenv("TESSERA_DEVICE", "discrete_exact", 1));
+	training_run_on(&have, "tp", 1);
+	training_free_job(&have);
+	training_close_golden();
+}
+END_TEST
+
 /* Expects that no gradient differs by more than `bound` of the largest, nor do loss and norm. */
 static void expect_similar(const struct training_job *have, const struct training_job *want,
                            const char *mesh, double bound)
@@ -313,6 +328,35 @@ START_TEST(ranks_of_a_gpu)
 END_TEST
 
 /*
+ * Checks that state, weights and gradients in memory of the host change no bit: kernels of the
+ * optimizer round as those of the CPU.
+ */
+START_TEST(host_memory_of_a_gpu)
+{
+	static const char *const places[][2] = { { "host", NULL },
+		                                 { "host", "host" },
+		                                 { NULL, "host" } };
+	const struct layout l = { .model = _i ? "llama-bf16" : "llama-odd" };
+	struct training_job want = make_device_job(&l, 2), have;
+
+	training_open_golden(l.model);
+	training_run_on(&want, "tp", 1);
+	ck_assert(!setenv("TESSERA_OFFLOAD_MIN", "256", 1));
+	ck_assert(!setenv("TESSERA_OFFLOAD_BUCKET", "1000", 1));
+	for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+		have = make_device_job(&l, 2);
+		have.options.offload_optimizer = places[i][0];
+		have.options.offload_weights = places[i][1];
+		training_run_on(&have, "tp", 1);
+		expect_equal_runs(&have, &want, &l);
+		training_free_job(&have);
+	}
+	training_free_job(&want);
+	training_close_golden();
+}
+END_TEST
+
+/*
  * Returns whether training works, by another process: the driver does not survive a fork, and each
  * test is one.
  */
@@ -352,12 +396,15 @@ int main(void)
 		if (is_emulated()) /* cuBLASLt may add in another order */
 			tcase_add_test(t, rounded_values);
 		tcase_add_test(t, ranks_of_a_gpu);
+		tcase_add_loop_test(t, host_memory_of_a_gpu, 0, 2);
 		return suite_end(r);
 	}
-	if (!nccl)
-		tcase_add_loop_test(t, bits_of_the_cpu, 0, (LAYOUTS + THIN - 1) / THIN);
-	else
+	if (nccl) {
 		tcase_add_loop_test(t, failures_beside_ops, 0, FAILURES);
+	} else {
+		tcase_add_loop_test(t, bits_of_the_cpu, 0, (LAYOUTS + THIN - 1) / THIN);
+		tcase_add_test(t, gradients_that_move);
+	}
 	tcase_add_loop_test(t, sums_in_any_order, 0, (LAYOUTS + THIN - 1) / THIN);
 	return suite_end(r);
 }

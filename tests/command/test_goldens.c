@@ -545,7 +545,7 @@ START_TEST(styles_that_need_host_memory)
 		{ "--plan-override 'model.layers.0.mlp=negated_twice'",
 		  "model.layers.0.mlp: style negated_twice calls a function of its own" },
 		{ "--plan-override 'model.norm=stored:host'",
-		  "stores it in host memory, which is not supported on device discrete" },
+		  "stores it in host memory, which is for training only" },
 	};
 	struct tess_safetensors *g = load_goldens("llama");
 	char said[1024];

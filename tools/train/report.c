@@ -162,25 +162,30 @@ static tess_status write_log_line(struct train_report *p, int64_t step, double l
 /* ---- files of state and weights -------------------------------------------------------------- */
 
 /* Prints where an option puts values of rank 0. */
-static void report_offload(const char *option, const char *place, const char *what, uint64_t bytes)
+/* on_disk, on_host: bytes in files, and in memory of the host next to another device. */
+static void report_offload(const char *option, const char *place, const char *what,
+                           uint64_t on_disk, uint64_t on_host)
 {
-	if (place && !strcmp(place, "host"))
+	bool host = place && !strcmp(place, "host");
+	uint64_t bytes = host ? on_host : on_disk;
+
+	if (host && !bytes)
 		fprintf(stderr,
-		        "tessera train: %s host: the same as without it, since this device "
-		        "computes in memory of the host\n",
+		        "tessera train: %s host: the same as without it: this device computes in "
+		        "memory of the host, or each weight of the model is too small\n",
 		        option);
 	else if (place)
 		fprintf(stderr, "tessera train: rank 0 keeps %.1f MiB of %s in %s%s\n",
-		        (double)bytes / 1048576, what, place,
+		        (double)bytes / 1048576, what, host ? "memory of the host" : place,
 		        bytes ? "" : ": each weight of the model is too small");
 }
 
 void train_report_offload(const struct train_options *a, const struct tess_trainer_info *info)
 {
 	report_offload("--offload-weights", a->offload_weights, "weights and gradients",
-	               info->weight_disk_bytes);
+	               info->weight_disk_bytes, info->weight_host_bytes);
 	report_offload("--offload-optimizer", a->offload_optimizer, "optimizer state",
-	               info->state_disk_bytes);
+	               info->state_disk_bytes, info->state_host_bytes);
 	if (info->transfer_bytes)
 		fprintf(stderr, "tessera train: rank 0 has %.1f MiB of memory for their update\n",
 		        (double)info->transfer_bytes / 1048576);

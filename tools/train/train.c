@@ -105,10 +105,13 @@ static const struct tess_tool_option step_memory_options[] = {
 	  "bytes of gradients added, and of zero3 weights gathered, at once (default: 25MiB)",
 	  AT(bucket) },
 	{ "offload-optimizer", "DIR|host",
-	  "keep the optimizer's state in files in DIR, a folder on a local disk",
+	  "keep the optimizer's state in files in DIR, a folder on a local disk; host: next to a "
+	  "GPU, in memory of the host",
 	  AT(offload_optimizer) },
 	{ "offload-weights", "DIR|host",
-	  "keep weights between their uses, and gradients, in files in DIR", AT(offload_weights) },
+	  "keep weights between their uses, and gradients, in files in DIR; host: next to a GPU, "
+	  "in memory of the host",
+	  AT(offload_weights) },
 	{ "tile", "SIZE|auto",
 	  "maximum bytes of a weight that is gathered or fetched at once; auto: the largest with "
 	  "which a rank fits in --memory",

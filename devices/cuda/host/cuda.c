@@ -407,6 +407,8 @@ static const struct tess_device cuda_device = {
 	.fuses = op_fuses,
 	.rounds = op_rounds,
 	.explains = 1,
+	.host_alloc = memory_alloc_host,
+	.host_free = memory_free_host,
 };
 static const struct tess_option math_option = {
 	"cuda_math", "auto",

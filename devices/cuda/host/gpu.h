@@ -16,7 +16,7 @@
 #include <tessera/device.h>
 #include <tessera/reduce.h>
 
-enum { STREAMS_MAX = 8, STAGES = 16, STAGE_BYTES = 1 << 20, WHERE = 128, POINTS = 2 };
+enum { STREAMS_MAX = 16, STAGES = 16, STAGE_BYTES = 1 << 20, WHERE = 128, POINTS = 2 };
 enum { COPIERS_MAX = 8 }; /* divides STAGES: each stage belongs to one thread */
 enum { MATH_AUTO, MATH_F32, MATH_TF32 }; /* TESSERA_CUDA_MATH */
 
@@ -95,6 +95,8 @@ extern const struct cuda_loader {
 /* ---- memory.c */
 tess_status memory_alloc(void *self, uint64_t bytes, void **out);
 void memory_free(void *self, void *p);
+tess_status memory_alloc_host(void *self, uint64_t bytes, void **out);
+void memory_free_host(void *self, void *p);
 /* Allocates memory that is 0, before the first op that uses it; not while a graph is captured. */
 tess_status memory_alloc_zeros(struct gpu *g, const struct tess_op *op, uint64_t bytes, void **out);
 /* Waits for all queued work: then nothing uses memory or a graph. */

@@ -85,6 +85,33 @@ void memory_free(void *self, void *p)
 	cuda.cuStreamSynchronize(g->memory);
 }
 
+/* Allocates page-locked host memory: copies of it do not pass through stages. */
+tess_status memory_alloc_host(void *self, uint64_t bytes, void **out)
+{
+	struct gpu *g = self;
+	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+	CUresult result;
+
+	if (st)
+		return st;
+	result = cuda.cuMemHostAlloc(out, bytes ? bytes : 1, CU_MEMHOSTALLOC_PORTABLE);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		return cuda_host->fail(TESS_ENOMEM,
+		                       "cuda: the driver locks no %llu MiB of host memory; use "
+		                       "more hosts, or offload less",
+		                       (unsigned long long)tess_up((int64_t)bytes, 1 << 20));
+	return cuda_check_call(NULL, "cuMemHostAlloc", result);
+}
+
+void memory_free_host(void *self, void *p)
+{
+	struct gpu *g = self;
+
+	cuda.cuCtxSetCurrent(g->context);
+	if (p)
+		cuda.cuMemFreeHost(p);
+}
+
 tess_status memory_get_scratch(struct gpu *g, uint64_t bytes, void **out)
 {
 	struct scratch *s = g->scratch;

@@ -1,0 +1,47 @@
+/*
+ * pinned.h - offloaded values of a rank whose device has memory of its own: they are in memory of
+ * the host instead of files, and are copied to the device and back.
+ *
+ * A copy runs on one of a few streams, its lane, so that it overlaps with ops: it begins when the
+ * work that is queued on the rank's stream is done. Copies on one lane run in order.
+ */
+#ifndef TESS_NN_PINNED_H
+#define TESS_NN_PINNED_H
+
+#include <tessera/device.h>
+
+enum { TESS_PINNED_LANES = 4 };
+
+struct tess_pinned_device { /* borrowed */
+	const struct tess_device *table;
+	void *self, *stream; /* of the rank */
+};
+
+struct tess_pinned {
+	struct tess_pinned_device device;
+	void *lane[TESS_PINNED_LANES]; /* the rank's own stream if the device orders no streams */
+	char *memory[2]; /* by file of the layout (offload.h); NULL: it has no bytes */
+	uint32_t ncopies; /* that took the next lane */
+};
+
+/* Allocates memory and opens lanes. TESS_ENOMEM: the message has the bytes. Close *out. */
+tess_status tess_pinned_open(const struct tess_pinned_device *device, int32_t rank,
+                             const uint64_t bytes[2], struct tess_pinned **out);
+/* Waits for copies. NULL: does nothing. */
+void tess_pinned_close(struct tess_pinned *p);
+
+/* Allocates memory that copies use without waiting for the host, aligned to 64 bytes. */
+tess_status tess_pinned_alloc(const struct tess_pinned_device *device, uint64_t bytes, void **out);
+void tess_pinned_free(const struct tess_pinned_device *device, void *memory); /* may be NULL */
+
+/* Chooses the lane of a copy in turn. */
+int32_t tess_pinned_take_lane(struct tess_pinned *p);
+/* Queues a copy between the device and memory of the host behind the work of the rank's stream. */
+tess_status tess_pinned_copy(const struct tess_pinned *p, int32_t lane, const char *where,
+                             void *dst, const void *src, uint64_t bytes);
+/* Lets work that is queued on the rank's stream from now on follow the copies of a lane. */
+tess_status tess_pinned_follow(const struct tess_pinned *p, int32_t lane, const char *where);
+/* Waits for the copies of a lane. */
+tess_status tess_pinned_wait(const struct tess_pinned *p, int32_t lane, const char *where);
+
+#endif
