@@ -186,6 +186,13 @@ static struct tess_explained_collective describe_collective(const struct explana
 			.to = make_stage_place((int32_t)rec->num[TESS_REC_SEND_TO]),
 			.bytes = count_value_bytes(rec->in[0]),
 		};
+	if (rec->kind == TESS_REC_EXPERT_ROWS)
+		return (struct tess_explained_collective){
+			.kind = kind,
+			.from = rec->in[0]->place[along],
+			.to = rec->out[0]->place[along],
+			.bytes = count_value_bytes(rec->in[0]),
+		};
 	if (rec->kind == TESS_REC_COLLECTIVE) /* a hook's, of local values */
 		return (struct tess_explained_collective){
 			.kind = (int32_t)rec->num[TESS_REC_COLLECTIVE_KIND],
@@ -218,6 +225,8 @@ static tess_status add_collective(struct explanation *x, int32_t i, int32_t alon
 	c->module = x->program->record[i]->module;
 	c->record = i;
 	c->sent = x->sent[i * x->program->mesh.ndims + along].bytes;
+	c->expected = x->sent[i * x->program->mesh.ndims + along].expected;
+	c->expected = c->expected ? c->expected : c->sent;
 	x->collectives = list;
 	list[x->e.ncollectives++] = c;
 	return TESS_OK;

@@ -99,6 +99,8 @@ static void measure_sent(struct explanation *x, const struct tess_program *p,
 		sum[s->along] += tess_step_count_sent(s, tess_step_find_cut(p, l->rank, s));
 		sent = &x->sent[s->record * ndims + s->along];
 		sent->bytes = sum[s->along] > sent->bytes ? sum[s->along] : sent->bytes;
+		if (s->kind == TESS_STEP_COLL && s->expected > (double)sent->expected)
+			sent->expected = (uint64_t)s->expected;
 		sent->kind = s->kind == TESS_STEP_SUM
 		                     ? (s->sum.share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE)
 		             : s->coll.kind == TESS_RECV ? TESS_SEND

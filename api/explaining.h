@@ -47,7 +47,7 @@ struct explanation {
 	struct tess_explained_collective **collectives;
 	/* [records][dims of the program] */
 	struct explained_sent {
-		uint64_t bytes; /* maximum over the ranks */
+		uint64_t bytes, expected; /* maximum over the ranks */
 		int32_t kind; /* TESS_ALL_GATHER, ...: the last collective; 0: none */
 	} * sent;
 	/* called with each rank that is lowered, and its program; NULL: nothing */

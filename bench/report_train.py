@@ -73,11 +73,13 @@ def list_row(case, cell):
 def list_notes(lines):
     """Lists what was run where, and what failed."""
     versions = list(dict.fromkeys(r["version"] for r in lines if "version" in r))
-    yield "%s; %s; %s. Medians of up to %d rounds of %d steps, with minimum and maximum." % (
-        lines[-1]["cpu"], lines[-1]["date"], "; ".join(versions), max(r["round"] for r in lines) + 1, lines[-1]["steps"])
-    for r in lines:
-        if "failed" in r and r["round"] == 0:
-            yield "- %s, %s, %s, %s: %s" % (r["model"], r["case"], r["math"], r["engine"], re.sub(r"\S*/", "", r["failed"]))
+    yield "%s; %s; %s. Medians of up to %d rounds of up to %d steps, with minimum and maximum." % (
+        lines[-1]["cpu"], lines[-1]["date"], "; ".join(versions), max(r["round"] for r in lines) + 1, max(r["steps"] for r in lines))
+    failed = [r for r in lines if "failed" in r and r["round"] == 0]
+    if failed:
+        yield ""
+    for r in failed:
+        yield "- %s, %s, %s, %s failed: %s" % (r["model"], r["case"], r["math"], r["engine"], re.sub(r"\S*/", "", r["failed"]))
 
 
 def write_tables(lines):
@@ -104,12 +106,12 @@ def list_summary(lines):
 
 
 def insert_tables(lines, root):
-    """Writes the tables into docs/benchmarks.md, and rows of the largest model into README.md."""
+    """Writes the tables into docs/benchmarks.md, and rows of the model with the most cases into README.md."""
     report.insert_between(os.path.join(root, "docs/benchmarks.md"), write_tables(lines), "train")
-    path, largest = os.path.join(root, "README.md"), lines[-1]["model"]
+    path, models = os.path.join(root, "README.md"), [model for model, _, _ in find_cells(lines)]
     with open(path) as f:
         text = f.read()
-    rows = "".join(row + "\n" for row in list_summary([r for r in lines if r["model"] == largest]))
+    rows = "".join(row + "\n" for row in list_summary([r for r in lines if r["model"] == max(models, key=models.count)]))
     text = re.sub(r"^\| CPU: train .*\n", "", text, flags=re.M)
     with open(path, "w") as f:
         f.write(re.sub(r"^\| GPU: ", lambda m: rows + m[0], text, count=1, flags=re.M))

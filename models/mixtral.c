@@ -31,9 +31,11 @@ static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
 static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
 	                               TESS_DECODER_EP_EXPERTS(TESS_DECODER_LAYER),
 	                               { 0 } };
-static const struct tess_preset presets[] = {
-	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
-};
+static const struct tess_rule ep_sp[] = { TESS_DECODER_EP_SP_ATTENTION,
+	                                  TESS_DECODER_EP_SP_EXPERTS(TESS_DECODER_LAYER),
+	                                  { 0 } };
+static const struct tess_preset presets[] = { { "tp", tp },       { "tp+sp", tp_sp }, { "ep", ep },
+	                                      { "ep+sp", ep_sp }, { "hf", tp },       { 0 } };
 #define MOE "model.layers.*.block_sparse_moe."
 static const struct tess_stored stored[] = {
 	{ "model.layers.*.mlp.gate.weight", (const char *const[]){ MOE "gate.weight", NULL } },

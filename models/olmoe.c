@@ -58,10 +58,19 @@ static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_
 	                                  { "lm_head", "colwise_gather_output" },
 	                                  { 0 } };
 static const struct tess_rule ep[] = { ENDS, TESS_DECODER_EP_EXPERTS(LAYER), { 0 } };
+static const struct tess_rule ep_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
+	                                  { LAYER "input_layernorm", "sequence_parallel" },
+	                                  { LAYER "self_attn", "module_allgather" },
+	                                  PROJECTIONS,
+	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
+	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
+	                                  TESS_DECODER_EP_SP_EXPERTS(LAYER),
+	                                  { "model.norm", "sequence_parallel" },
+	                                  { "lm_head", "colwise_gather_output" },
+	                                  { 0 } };
 static const struct tess_stored stored[] = { TESS_DECODER_STORED_EXPERTS, { 0 } };
-static const struct tess_preset presets[] = {
-	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
-};
+static const struct tess_preset presets[] = { { "tp", tp },       { "tp+sp", tp_sp }, { "ep", ep },
+	                                      { "ep+sp", ep_sp }, { "hf", tp },       { 0 } };
 static const char *const types[] = { "olmoe", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */

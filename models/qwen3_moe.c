@@ -52,9 +52,14 @@ static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
 	                               TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "q_norm",
 	                                                       "k_norm"),
 	                               { 0 } };
-static const struct tess_preset presets[] = {
-	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
-};
+static const struct tess_rule ep_sp[] = { TESS_DECODER_EP_SP_ATTENTION,
+	                                  TESS_DECODER_EP_SP_EXPERTS(TESS_DECODER_LAYER),
+	                                  TESS_DECODER_TP_SP_MLP(TESS_DECODER_SOME),
+	                                  TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "q_norm",
+	                                                          "k_norm"),
+	                                  { 0 } };
+static const struct tess_preset presets[] = { { "tp", tp },       { "tp+sp", tp_sp }, { "ep", ep },
+	                                      { "ep+sp", ep_sp }, { "hf", tp },       { 0 } };
 static const struct tess_stored stored[] = { TESS_DECODER_STORED_EXPERTS, { 0 } };
 static const char *const types[] = { "qwen3_moe", NULL };
 /* those of its class in transformers 5.24 */

@@ -48,7 +48,7 @@ class Case:
         options = ["-n", str(ranks), "--mesh", ",".join("%s=%d" % m for m in mesh.items())]
         options += self.maybe("--backend", ["auto"] + BACKENDS, 0.7)
         options += self.maybe("--threads", [1, 2])
-        options += self.maybe("--plan", ["auto", "tp", "tp+sp", "hf", "none"] + ["ep"] * self.experts)
+        options += self.maybe("--plan", ["auto", "tp", "tp+sp", "hf", "none"] + ["ep", "ep+sp"] * self.experts)
         if training and "dp" in mesh:
             options += self.maybe("--plan-override", ["dp:**=zero1", "dp:**=zero2", "dp:**=zero3"], 0.6)
         if training and "none" not in options:

@@ -10,6 +10,19 @@
 static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 
+/* Leaves rows as they are: the core exchanges them. */
+static tess_status layout_as_is(const struct tess_site *s, struct tess_io *out)
+{
+	tess_status st = tess_site_refuse_config(s);
+
+	(void)out;
+	if (!st && strcmp(s->kind, "experts") != 0)
+		st = s->host->fail(TESS_EINVAL,
+		                   "%s: %s is for experts, not for a module of kind %s", s->module,
+		                   s->style, s->kind);
+	return st;
+}
+
 static tess_status layout_experts(const struct tess_site *s, struct tess_io *out)
 {
 	tess_status st = tess_site_refuse_config(s);
@@ -51,6 +64,14 @@ static tess_status partition_experts(const struct tess_site *s, const struct tes
 	return cut_axis(s, p, p->expert_dim, out);
 }
 
+/* Replicates biases that are added to finished rows. */
+static tess_status partition_by_rows(const struct tess_site *s, const struct tess_param *p,
+                                     struct tess_param_place *out)
+{
+	return p->ndim == 2 && p->in_dim == p->expert_dim ? tess_param_replicate(s, p, out)
+	                                                  : partition_experts(s, p, out);
+}
+
 static tess_status partition_inside_out(const struct tess_site *s, const struct tess_param *p,
                                         struct tess_param_place *out)
 {
@@ -69,6 +90,22 @@ static const struct tess_style grouped = {
 	.summary = "cut by expert; y is summed",
 	.layout = layout_experts,
 	.partition_param = partition_experts,
+};
+static const struct tess_style all_to_all = {
+	.size = sizeof all_to_all,
+	.name = "ep_all_to_all",
+	.summary = "cut by expert; a rank gets the rows that request its experts",
+	.layout = layout_as_is,
+	.partition_param = partition_by_rows,
+	.expert_rows = TESS_ROWS_REQUESTED,
+};
+static const struct tess_style fewer = {
+	.size = sizeof fewer,
+	.name = "ep_fewer_bytes",
+	.summary = "as ep_all_to_all where that moves fewer bytes, else as grouped_gemm",
+	.layout = layout_as_is,
+	.partition_param = partition_by_rows,
+	.expert_rows = TESS_ROWS_FEWER,
 };
 static const struct tess_style dispatch = {
 	.size = sizeof dispatch,
@@ -115,5 +152,5 @@ static const struct tess_style identity = {
 };
 
 TESS_DEFINE_PLUGIN("experts", "1.0", "Apache-2.0", .summary = "mixtures of experts",
-                   .styles = TESS_LIST(tess_style, &grouped, &dispatch, &sum, &reduce_scatter,
-                                       &gate_up, &down, &identity));
+                   .styles = TESS_LIST(tess_style, &grouped, &all_to_all, &fewer, &dispatch, &sum,
+                                       &reduce_scatter, &gate_up, &down, &identity));

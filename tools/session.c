@@ -49,7 +49,7 @@ const struct tess_tool_option tess_tool_job_options[] = {
 };
 
 const struct tess_tool_option tess_tool_plan_options[] = {
-	{ "plan", "auto|none|tp|tp+sp|ep|hf|FILE|JSON",
+	{ "plan", "auto|none|tp|tp+sp|ep|ep+sp|hf|FILE|JSON",
 	  "style of each module: a plan of the model, rules {\"PATTERN\": \"STYLE\"}, or a "
 	  "strategy with its mesh; none: replicate everything (default: auto, the model's first "
 	  "plan)",

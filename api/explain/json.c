@@ -54,11 +54,12 @@ static json_t *make_collectives_json(const struct tess_explanation *e)
 
 		json_array_append_new(
 			all,
-			json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I}", "record",
+			json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I}", "record",
 		                  (int)c->record, "module", c->module, "kind",
 		                  tess_kind_name(c->kind), "along", e->dim_names[c->dim], "from",
 		                  tess_place_format(c->from, a), "to", tess_place_format(c->to, b),
-		                  "bytes", (json_int_t)c->bytes, "sent", (json_int_t)c->sent));
+		                  "bytes", (json_int_t)c->bytes, "sent", (json_int_t)c->sent,
+		                  "expected", (json_int_t)c->expected));
 	}
 	return all;
 }

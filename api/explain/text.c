@@ -196,6 +196,24 @@ static void print_stages(const struct tess_explanation *e, FILE *f)
 		        explain_format_count(e->stages[i].elements, count), e->stages[i].modules);
 }
 
+/* Prints the bytes of exchanges of rows with the ranks of their experts. */
+static void print_expected(const struct tess_explanation *e, FILE *f)
+{
+	uint64_t sent = 0, expected = 0;
+	char a[16], b[16];
+
+	for (int32_t i = 0; i < e->ncollectives; i++)
+		if (e->collectives[i]->expected < e->collectives[i]->sent) {
+			sent += e->collectives[i]->sent;
+			expected += e->collectives[i]->expected;
+		}
+	if (sent)
+		fprintf(f,
+		        "(all_to_all of experts: a rank sends %s in all, at most; %s if rows "
+		        "request all experts equally often)\n",
+		        explain_format_bytes(sent, a), explain_format_bytes(expected, b));
+}
+
 static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 {
 	char name[EXPLAIN_NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
@@ -231,6 +249,7 @@ static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 		        "%s)\n",
 		        e->dim_names[e->logits_dim], explain_format_bytes(e->greedy_bytes, bytes),
 		        explain_format_bytes(e->row_bytes, sent));
+	print_expected(e, f);
 	if (sums)
 		fprintf(f, "(sums keep their order: for the all_reduce or reduce_scatter of a "
 		           "Partial, ranks may exchange its\nnodes by all_gather or all_to_all, "

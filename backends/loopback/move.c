@@ -103,7 +103,8 @@ static void exchange_blocks(const struct call_piece *p, int32_t a, int32_t b)
 
 	if (a == b) {
 		copy_piece(p, at_a, a_to_b, there);
-	} else if (x->src == x->dst && y->src == y->dst) {
+	} else if (there && back && x->src == x->dst && y->src == y->dst) {
+		/* in place, and not an empty buffer that begins where another one does */
 		swap_piece(p, a_to_b, b_to_a, there);
 	} else if (x->src == x->dst) { /* b_to_a overwrites a_to_b */
 		copy_piece(p, at_b, a_to_b, there);

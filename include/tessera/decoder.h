@@ -517,6 +517,11 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ "ep:" layer "mlp.experts.gate_up_proj", "grouped_gemm" }, \
 	{ "ep:" layer "mlp.experts.down_proj", "grouped_gemm" }, \
 	{ "ep:" layer "mlp.experts", "ep_dispatch_experts" }
+/*
+ * Rules of experts in the preset ep+sp: between blocks each rank has a part of the tokens, and the
+ * ranks exchange those rows that request their experts.
+ */
+#define TESS_DECODER_EP_SP_EXPERTS(layer) { "ep:" layer "mlp.experts", "ep_fewer_bytes" }
 /* Rules of the embedding, the last norm and the head in the preset tp+sp (sequence parallel). */
 #define TESS_DECODER_TP_SP_ENDS \
 	{ "model.embed_tokens", "vocab_reduce_scatter" }, { "model.norm", "sequence_parallel" }, \
@@ -528,15 +533,17 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }
+/* Rules of attention, norms and embeddings in the preset ep+sp. */
+#define TESS_DECODER_EP_SP_ATTENTION \
+	TESS_DECODER_TP_SP_ENDS, TESS_DECODER_TP_SP_HEADS, \
+	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
+	{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }
 /*
  * Rules of attention, norms and embeddings in the preset tp+sp: in norms and between blocks, each
  * rank has a part of the tokens.
  */
 #define TESS_DECODER_TP_SP_ATTENTION \
-	TESS_DECODER_TP_SP_ENDS, TESS_DECODER_TP_SP_HEADS, \
-	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
-	{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
-	{ TESS_DECODER_LAYER "mlp", "module_allgather" }
+	TESS_DECODER_EP_SP_ATTENTION, { TESS_DECODER_LAYER "mlp", "module_allgather" }
 /* Rules of the MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_MLP(layer) \
 	{ layer "mlp.gate_proj", "colwise" }, \

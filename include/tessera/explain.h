@@ -66,6 +66,9 @@ struct tess_explained_collective {
 	uint64_t bytes;
 	/* Maximum number of bytes that one rank sends in a step. */
 	uint64_t sent;
+	/* That number if rows request all experts equally often: less than `sent` if the bytes
+	 * depend on routing, else equal. */
+	uint64_t expected;
 };
 
 /* A value of the program. */

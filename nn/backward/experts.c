@@ -47,6 +47,76 @@ static const struct tess_record *find_experts(const struct tess_backward *b,
 	return NULL;
 }
 
+/* ---- exchanges of rows ----------------------------------------------------------------------- */
+
+/* Returns the exchange of rows that gave x (or, `back`, that returns x); NULL: there is none. */
+static const struct tess_record *find_row_exchange(const struct tess_backward *b,
+                                                   const struct tess_tensor *x, bool back)
+{
+	const struct tess_program *p = b->r->p;
+
+	for (int32_t i = p->nrecords - 1; i >= 0; i--) {
+		const struct tess_record *rec = p->record[i];
+
+		if (rec->kind == TESS_REC_EXPERT_ROWS && (back ? rec->in[0] : rec->out[0]) == x)
+			return rec;
+	}
+	return NULL;
+}
+
+/* Exchanges the rows of d like `rec`, to or from their experts. */
+static struct tess_tensor *exchange_gradient_rows(struct tess_backward *b,
+                                                  const struct tess_record *rec,
+                                                  struct tess_tensor *d, struct tess_place to)
+{
+	struct tess_tensor *in[3] = { d, rec->in[1], rec->in[2] };
+	struct tess_place *place = tess_tensor_replace_place(b->r, d, rec->along, to);
+	struct tess_tensor *y = tess_backward_make_like(b, d, place, rec->module);
+	struct tess_record *again = y ? tess_record_append(b->r, TESS_REC_EXPERT_ROWS, rec->module,
+	                                                   3, in, 1, &y, 0, NULL)
+	                              : NULL;
+
+	if (!again)
+		return NULL;
+	again->along = rec->along;
+	again->nnum = rec->nnum;
+	for (int32_t i = 0; i < rec->nnum; i++)
+		again->num[i] = rec->num[i];
+	return y;
+}
+
+/*
+ * The gradient of results goes to the experts like rows. The exchange of rows to experts has
+ * nothing to do: the gradient of x returns from COMBINE straight to the source.
+ */
+void tess_backward_record_expert_rows(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *g;
+
+	if (rec->num[TESS_REC_EXPERT_ROWS_REPLICATED] != 0) {
+		tess_backward_record_move(b, rec); /* every rank has the gradient of all rows */
+		return;
+	}
+	g = tess_backward_take(b, rec->out[0]);
+	if (g)
+		tess_backward_give(b, rec->in[0],
+		                   exchange_gradient_rows(b, rec, g, tess_place_replicate()));
+}
+
+/* Gives the gradient dx of the rows that experts read, which `rec` combines, to their source. */
+static void give_rows(struct tess_backward *b, const struct tess_record *rec,
+                      const struct tess_record *experts, struct tess_tensor *dx)
+{
+	const struct tess_record *back = find_row_exchange(b, rec->out[0], true);
+	const struct tess_record *sent = find_row_exchange(b, experts->in[0], false);
+
+	if (back)
+		dx = exchange_gradient_rows(b, back, dx, tess_place_shard(0));
+	tess_backward_give(b, sent ? sent->in[0] : experts->in[0], dx);
+}
+
+/* ---- experts, continued ---------------------------------------------------------------------- */
+
 static struct tess_tensor *make_expert_gradient(struct tess_backward *b,
                                                 const struct tess_weight *w,
                                                 const struct tess_tensor *x)
@@ -111,5 +181,5 @@ void tess_backward_record_combine(struct tess_backward *b, const struct tess_rec
 	if (!dx || !tess_record_append(b->r, TESS_OP_COMBINE, rec->module, 2, in, 1, &dx, 0, NULL))
 		return;
 	dx->sum = rec->out[0]->sum;
-	tess_backward_give(b, experts->in[0], dx);
+	give_rows(b, rec, experts, dx);
 }

@@ -242,6 +242,13 @@ static const char *choose_call(const struct tess_machine *m, const struct tess_s
 	return s->sum.share ? "reduce_scatter" : "all_reduce";
 }
 
+/* Returns the bytes that a rank is expected to send; they may depend on routing. */
+static double count_expected(const struct tess_step *s, struct tess_cut cut)
+{
+	return s->kind == TESS_STEP_COLL && s->expected > 0 ? s->expected
+	                                                    : (double)tess_step_count_sent(s, cut);
+}
+
 struct tess_step_call tess_step_find_call(const struct tess_machine *m,
                                           const struct tess_program *p, int32_t rank,
                                           const struct tess_step *s)
@@ -253,7 +260,7 @@ struct tess_step_call tess_step_find_call(const struct tess_machine *m,
 		.name = choose_call(m, s),
 		.nranks = cut.nranks,
 		.stride = p->mesh.dim[s->along].stride,
-		.bytes = (double)tess_step_count_sent(s, cut) * (values ? m->width / 4 : 1),
+		.bytes = count_expected(s, cut) * (values ? m->width / 4 : 1),
 	};
 }
 

@@ -24,8 +24,11 @@ enum {
 	TESS_STEP_CHECK,
 	TESS_STEP_TRANSFER, /* moves elements between memory and a file (nn/offload/offload.h) */
 	TESS_STEP_FINAL, /* a weight may be updated (final.c), or all losses are computed */
+	TESS_STEP_ROWS, /* packs or unpacks the rows of an all_to_all (row_exchange.h) */
 	TESS_STEP_WAIT /* waits for a started COLL, SUM or TRANSFER */
 };
+
+struct tess_row_exchange;
 
 struct tess_check { /* this rank's part of a value that a record has computed */
 	const struct tess_record *record;
@@ -48,7 +51,16 @@ struct tess_step {
 			struct tess_view *in, *out; /* of the op; binding sets data */
 			bool only_next; /* only the next op reads the outs */
 		};
-		struct tess_coll coll; /* COLL */
+		struct { /* COLL */
+			struct tess_coll coll;
+			/* counts depend on routing, and are those of the worst case before a run:
+			 * bytes that the rank is expected to send; else 0 */
+			double expected;
+		};
+		struct { /* ROWS; packs: before the all_to_all, else after it */
+			struct tess_row_exchange *rows;
+			bool packs;
+		};
 		struct { /* SUM, from sum_in to sum_out */
 			struct tess_sum sum;
 			const float *sum_in;

@@ -34,6 +34,12 @@ enum {
 	TESS_REC_SEND, /* sends a value to another stage that reads it */
 	TESS_REC_COLLECTIVE, /* a collective of a local value, recorded by a hook */
 	TESS_REC_STRAIGHT, /* in[1], with the gradient of in[0] */
+	/*
+	 * sends rows to the ranks of their experts, S(0) -> R, or returns results, P -> S(0);
+	 * in[1]: routing weights S(0), in[2]: S(1). Rows of an R that no expert of the rank reads
+	 * are undefined
+	 */
+	TESS_REC_EXPERT_ROWS,
 	TESS_REC_KINDS
 };
 /* The number of a send record: the stage that receives its operand. */
@@ -42,6 +48,11 @@ enum { TESS_REC_SEND_TO };
 enum { TESS_REC_COLLECTIVE_KIND, TESS_REC_COLLECTIVE_RANK, TESS_REC_COLLECTIVE_NUMS };
 /* The stage of a value that every stage has, and of records before they are cut. */
 enum { TESS_STAGES_ALL = -1 };
+/*
+ * The numbers of an expert_rows record: the maximum number of experts of a row, and 1 if the
+ * experts got their rows from a replicated value, without an exchange.
+ */
+enum { TESS_REC_EXPERT_ROWS_TOP, TESS_REC_EXPERT_ROWS_REPLICATED, TESS_REC_EXPERT_ROWS_NUMS };
 /* The number of a gradient record: 1 adds to the existing gradient. */
 enum { TESS_REC_GRADIENT_ADDED };
 /* The number of a linear_dw record after those of the op: 1 for a weight [in, out]. */
@@ -131,7 +142,8 @@ struct tess_record {
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
 	double num[TESS_ATTENTION_NUMS];
-	int32_t along; /* MOVE, CALL, EXCHANGE, SEQUENCE_SUM, SEND: the mesh dimension */
+	/* MOVE, CALL, EXCHANGE, SEQUENCE_SUM, SEND, EXPERT_ROWS: the mesh dimension */
+	int32_t along;
 	int32_t stage; /* the stage that runs it; a SEND: the stage that sends */
 	int32_t action; /* of the schedule: TESS_PIPELINE_FORWARD, _BACKWARD_INPUTS, _WEIGHTS */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */

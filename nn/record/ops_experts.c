@@ -74,6 +74,20 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
+/*
+ * TESS_ROWS_FEWER sends requested rows if ranks request at most this share of them, since packing
+ * copies rows twice more, and in inference if a rank has about so many rows (docs/benchmarks.md).
+ */
+#define FEWER_SHARE 0.6
+enum { FEWER_ROWS = 16 };
+
+struct expert_exchange { /* of rows with the ranks that hold their experts */
+	int32_t along; /* the mesh dimension; -1: the style requests none */
+	bool requested; /* by all_to_all; else all rows are gathered, and the results summed */
+	bool replicated; /* x is, so its rows are not sent */
+	struct tess_tensor *mine, *here; /* routing weights S(0) and S(1) along it; or NULL */
+};
+
 struct mixture { /* a module of experts that is being recorded */
 	const struct tess_module *m;
 	struct tess_tensor *x, *routing;
@@ -81,6 +95,8 @@ struct mixture { /* a module of experts that is being recorded */
 	struct tess_place *x_place, *routing_place, *out; /* along each mesh dimension */
 	int32_t inside; /* the mesh dimension that cuts inside the experts; -1: none */
 	struct tess_experts how;
+	int64_t top; /* maximum number of experts of a row */
+	struct expert_exchange rows;
 };
 
 /* Makes the dimension of gate and up: two parts, or alternating elements in the units of ffn. */
@@ -224,14 +240,20 @@ static const struct tess_dim *make_slots_dim(struct tess_recorder *r, const stru
 	return d;
 }
 
+/* Returns the routing weights for the experts of each rank. */
+static struct tess_tensor *slice_routing(struct tess_recorder *r, const struct mixture *e)
+{
+	return tess_tensor_slice_operand(r, e->rows.here ? e->rows.here : e->routing,
+	                                 e->routing_place, e->m->site.module);
+}
+
 static struct tess_tensor *append_experts(struct tess_recorder *r, const struct mixture *e,
                                           const struct tess_dim *columns, int64_t slots,
                                           const struct tess_place *place,
                                           const struct tess_dim *sum)
 {
 	const char *module = e->m->site.module;
-	struct tess_tensor *in[2] = { e->x, tess_tensor_slice_operand(r, e->routing,
-		                                                      e->routing_place, module) };
+	struct tess_tensor *in[2] = { e->x, slice_routing(r, e) };
 	struct tess_tensor *y =
 		in[1] && columns
 			? tess_tensor_new(r, 2,
@@ -249,7 +271,7 @@ static struct tess_tensor *append_experts(struct tess_recorder *r, const struct 
 	rec->num[TESS_EXPERTS_LIMIT] = e->how.limit;
 	rec->num[TESS_EXPERTS_ALPHA] = e->how.alpha;
 	rec->num[TESS_EXPERTS_SLOTS] = (double)slots;
-	rec->num[TESS_EXPERTS_TOP] = (double)find_top(r, e->routing);
+	rec->num[TESS_EXPERTS_TOP] = (double)e->top;
 	y->sum = tess_recorder_find_partial(r, place) >= 0 ? sum : NULL;
 	return y;
 }
@@ -261,7 +283,6 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 {
 	const struct tess_dim *experts = e->routing->dim[1];
 	struct tess_place *place = tess_recorder_alloc_places(r), to;
-	int64_t top = find_top(r, e->routing);
 	const char *module = e->m->site.module;
 	struct tess_tensor *in[2], *y = NULL;
 	bool whole = true;
@@ -272,7 +293,7 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 		                                            : e->out[i];
 		whole = whole && e->out[i].kind != TESS_PARTIAL;
 	}
-	in[0] = place ? append_experts(r, e, make_slots_dim(r, e, top), top, place,
+	in[0] = place ? append_experts(r, e, make_slots_dim(r, e, e->top), e->top, place,
 	                               e->w[1]->dim[e->w[1]->in_dim])
 	              : NULL;
 	if (e->inside >= 0) {
@@ -282,7 +303,7 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 		e->out[e->inside] = e->routing_place[e->inside] = to;
 		in[0] = tess_tensor_move(r, in[0], e->inside, to, module);
 	}
-	in[1] = tess_tensor_slice_operand(r, e->routing, e->routing_place, module);
+	in[1] = slice_routing(r, e);
 	if (in[0] && in[1])
 		y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ e->x->dim[0], e->x->dim[1] },
 		                    e->out, module);
@@ -291,6 +312,118 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 	y->sum = whole ? NULL : experts;
 	return y;
 }
+
+/* ---- exchanges of rows ----------------------------------------------------------------------- */
+
+/* Returns the probability that a row requests an expert of coordinate q along the exchange. */
+static double find_request_share(const struct tess_recorder *r, const struct mixture *e, int32_t q)
+{
+	const struct tess_dim *experts = e->routing->dim[1];
+	int64_t n = experts->size;
+	int64_t held = tess_dim_get_owned_size(experts, r->p->mesh.dim[e->rows.along].size, q);
+	double none = 1;
+
+	for (int64_t i = 0; i < e->top; i++)
+		none *= n - held > i ? (double)(n - held - i) / (double)(n - i) : 0;
+	return 1 - none;
+}
+
+/*
+ * Returns whether sending requested rows moves clearly fewer bytes than a gather of all rows. Rows
+ * that are replicated need no gather.
+ */
+static bool sends_fewer_bytes(const struct tess_recorder *r, const struct mixture *e)
+{
+	int32_t n = r->p->mesh.dim[e->rows.along].size;
+	double shares = 0;
+
+	if (e->rows.replicated || (!r->p->training && e->x->dim[0]->size < FEWER_ROWS * n))
+		return false;
+	for (int32_t q = 0; q < n; q++)
+		shares += find_request_share(r, e, q);
+	return shares <= FEWER_SHARE * n;
+}
+
+/* Returns whether rows are exchanged by request. */
+static bool choose_request(const struct tess_recorder *r, const struct mixture *e)
+{
+	const struct tess_program *p = r->p;
+
+	if (p->mesh.dim[e->rows.along].size < 2 || !tess_program_is_on_host(p) ||
+	    !tess_program_is_exact(p))
+		return false;
+	for (int32_t i = 0; i < p->mesh.ndims; i++)
+		if (i != e->rows.along && tess_place_is(e->x->place[i], TESS_SHARD, 0))
+			return false;
+	return e->m[e->rows.along].style->expert_rows == TESS_ROWS_REQUESTED ||
+	       sends_fewer_bytes(r, e);
+}
+
+/* Finds the mesh dimension whose style exchanges rows of experts that are cut along it. */
+static int32_t find_exchange_dim(const struct tess_recorder *r, const struct mixture *e)
+{
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++)
+		if (e->m[i].style->expert_rows &&
+		    tess_weight_role(e->w[0], i) == TESS_ROLE_EXPERTS &&
+		    tess_weight_role(e->w[1], i) == TESS_ROLE_EXPERTS)
+			return i;
+	return -1;
+}
+
+/* Appends an exchange of the rows of x, which are then in `place`. */
+static struct tess_tensor *append_row_exchange(struct tess_recorder *r, const struct mixture *e,
+                                               struct tess_tensor *x, struct tess_place place)
+{
+	struct tess_tensor *in[3] = { x, e->rows.mine, e->rows.here };
+	struct tess_place *to = tess_tensor_replace_place(r, x, e->rows.along, place);
+	struct tess_tensor *y = to ? tess_tensor_new(r, 2, x->dim, to, e->m->site.module) : NULL;
+	struct tess_record *rec = y ? tess_record_append(r, TESS_REC_EXPERT_ROWS, e->m->site.module,
+	                                                 3, in, 1, &y, 0, NULL)
+	                            : NULL;
+
+	if (!rec)
+		return NULL;
+	rec->along = e->rows.along;
+	rec->nnum = TESS_REC_EXPERT_ROWS_NUMS;
+	rec->num[TESS_REC_EXPERT_ROWS_TOP] = (double)e->top;
+	rec->num[TESS_REC_EXPERT_ROWS_REPLICATED] = e->rows.replicated;
+	return y;
+}
+
+/* Sends rows to the ranks of their experts, if the style exchanges them. False: failure. */
+static bool send_rows(struct tess_recorder *r, struct mixture *e)
+{
+	const char *module = e->m->site.module;
+	int32_t i = e->rows.along = find_exchange_dim(r, e);
+
+	if (i < 0)
+		return true;
+	e->rows.replicated = !tess_place_is(e->x->place[i], TESS_SHARD, 0);
+	e->rows.requested = choose_request(r, e);
+	if (e->rows.replicated || !e->rows.requested)
+		e->x = tess_tensor_move(r, e->x, i, tess_place_replicate(), module);
+	if (e->rows.requested)
+		e->rows.mine = tess_tensor_move(r, e->routing, i, tess_place_shard(0), module);
+	e->rows.here = tess_tensor_move(r, e->routing, i, tess_place_shard(1), module);
+	if (e->x && e->rows.requested && !e->rows.replicated && !r->status)
+		e->x = append_row_exchange(r, e, e->x, tess_place_replicate());
+	return !r->status;
+}
+
+/* Returns results to the owners of their rows, in the place in which the rows came. */
+static struct tess_tensor *return_rows(struct tess_recorder *r, const struct mixture *e,
+                                       struct tess_tensor *y)
+{
+	struct tess_place to = e->rows.replicated ? tess_place_replicate() : tess_place_shard(0);
+
+	if (!y || e->rows.along < 0)
+		return y;
+	if (e->rows.requested)
+		y = append_row_exchange(r, e, y, tess_place_shard(0));
+	return y ? tess_tensor_move(r, y, e->rows.along, to, e->m->site.module) : NULL;
+}
+
+/* ---- biases of results ----------------------------------------------------------------------- */
 
 /* Infers the places of the routing weights and of their product with the biases w. */
 static bool infer_bias_places(struct tess_recorder *r, const struct mixture *e,
@@ -349,7 +482,7 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
                                           const struct tess_experts *how)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	struct mixture e = { .routing = weights, .inside = -1 };
+	struct mixture e = { .routing = weights, .inside = -1, .rows = { .along = -1 } };
 	struct tess_tensor *y;
 
 	if (!tess_recorder_check_rows(r, "experts", x) ||
@@ -365,6 +498,9 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
 	e.x = e.m ? tess_module_prepare_input(r, e.m, x) : NULL;
 	if (!e.x || !add_expert_weights(r, &e))
 		return NULL;
+	e.top = find_top(r, weights);
+	if (!send_rows(r, &e))
+		return NULL;
 	e.x_place = tess_recorder_alloc_places(r);
 	e.routing_place = tess_recorder_alloc_places(r);
 	e.out = tess_recorder_alloc_places(r);
@@ -376,7 +512,7 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
 	y = e.inside >= 0 || r->p->training
 	            ? combine_experts(r, &e)
 	            : append_experts(r, &e, e.x->dim[1], 0, e.out, weights->dim[1]);
-	y = tess_module_prepare_output(r, e.m, y);
+	y = tess_module_prepare_output(r, e.m, return_rows(r, &e, y));
 	if (!y || !(e.how.flags & TESS_BIAS))
 		return y;
 	y = add_down_bias(r, &e, y);

@@ -9,6 +9,7 @@
 #include "nn/run/check.h"
 #include "nn/run/compute_spans.h"
 #include "nn/run/graphs.h"
+#include "nn/run/row_exchange.h"
 
 #include <stdlib.h>
 #include <tessera/util/clock.h>
@@ -151,6 +152,12 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 		                                   s->sum_out);
 	case TESS_STEP_TRANSFER:
 		return start_step(s, d, groups, under_way);
+	case TESS_STEP_ROWS:
+		if (s->packs)
+			tess_row_exchange_pack(s->rows);
+		else
+			tess_row_exchange_unpack(s->rows);
+		return TESS_OK;
 	case TESS_STEP_FINAL:
 		return announce_final(s, groups);
 	case TESS_STEP_WAIT:

@@ -200,6 +200,7 @@ class Style(Struct):
         ("size", c_uint32), ("begins_stage", c_int32), ("name", c_char_p), ("summary", c_char_p),
         ("aliases", POINTER(c_char_p)), ("layout", LAYOUT), ("partition_param", PARTITION_PARAM),
         ("prepare_input", c_void_p), ("prepare_output", c_void_p), ("open", c_void_p), ("close", c_void_p),
+        ("expert_rows", c_int32), ("reserved", c_int32),
     ]
 
 

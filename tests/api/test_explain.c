@@ -322,6 +322,41 @@ static const struct {
 };
 
 /*
+ * The bytes of rows that request experts: 64 rows of 32 f32, 2 of 8 experts of a row, 4 ranks. A
+ * row goes to at most 2 ranks, to each of 3 with probability 13/28. A rank returns one sum each.
+ */
+START_TEST(bytes_of_requested_rows)
+{
+	struct tess_session_options options = { .size = sizeof options, .plan = "ep+sp" };
+	int64_t tokens[] = { 64, 63 }; /* 63: too few for an exchange */
+	struct tess_explanation *e;
+
+	for (int k = 0; k < 2; k++) {
+		uint64_t sent[2] = { 0 }, expected[2] = { 0 };
+
+		ck_assert_msg(!tess_explain(format_data_path("../tests/data/goldens/mixtral"),
+		                            "tp=4", 0, tokens[k], &options, &e),
+		              "%s", tess_error());
+		for (int32_t i = 0; i < e->ncollectives; i++) {
+			const struct tess_explained_collective *c = e->collectives[i];
+			bool back = c->from.kind == TESS_PARTIAL;
+
+			if (c->kind != TESS_ALL_TO_ALL || (!back && c->to.kind == TESS_SHARD))
+				continue;
+			ck_assert_str_eq(c->module + strlen(c->module) - 11, "mlp.experts");
+			sent[back] = c->sent;
+			expected[back] = c->expected;
+		}
+		ck_assert_uint_eq(sent[0], k ? 0 : 16 * 2 * 128);
+		ck_assert_uint_eq(sent[1], k ? 0 : 48 * 128);
+		for (int back = 0; back < 2; back++)
+			ck_assert_uint_eq(expected[back], k ? 0 : 48 * 13 * 128 / 28);
+		tess_explanation_free(e);
+	}
+}
+END_TEST
+
+/*
  * The bytes of gpt-oss-120b as the hub has it: experts in MXFP4, 17 bytes for 32 elements, and the
  * rest in bf16. Ranks that cut inside experts, or by expert, have whole blocks.
  */
@@ -709,6 +744,7 @@ int main(void)
 	tcase_add_test(t, a_mesh_of_three);
 	tcase_add_test(t, runs_of_fused_weights);
 	tcase_add_test(t, reads_config_alone);
+	tcase_add_test(t, bytes_of_requested_rows);
 	tcase_add_test(t, bytes_of_mxfp4);
 	tcase_add_loop_test(t, counts_of_parameters, 0, (int)(sizeof counts / sizeof *counts));
 	tcase_add_test(t, sequences_that_fit);

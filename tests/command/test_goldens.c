@@ -424,6 +424,16 @@ START_TEST(every_way_of_experts)
 		                                            "prepare_output:out=replicate") "}'" },
 		{ 5, "--plan '{" SEQUENCE("module_allgather_split") "," RULE("**.experts",
 		                                                             "grouped_gemm") "}'" },
+		/* rows go to the ranks of their experts; in single rows, some ranks have none */
+		{ 4, "--prefill-chunk 7 --plan "
+		     "'{" RULE("**.mlp", "prepare_input_output:in=shard(0),out=replicate") "," RULE(
+			     "ep:**.experts", "ep_all_to_all") "}'" },
+		{ 3, "--backend shm --check --plan "
+		     "'{" RULE("**.mlp", "prepare_input_output:in=shard(0),out=replicate") "," RULE(
+			     "ep:**.experts", "ep_all_to_all") "}'" },
+		{ 4, "--mesh ep=2,tp=2 --plan "
+		     "'{" RULE("ep:**.experts", "ep_all_to_all") "," INSIDE(
+			     "packed_colwise", "rowwise", "moe_tp_experts") "}'" },
 		/* each rank computes all experts of some rows */
 		{ 3, "--plan '{" RULE("**.mlp",
 		                      "prepare_input_output:in=shard(0),out=replicate") "}'" },

@@ -3,6 +3,7 @@
 #include "nn/lower/lower.h"
 #include "nn/program/plan.h"
 #include "nn/program/rope.h"
+#include "nn/run/row_exchange.h"
 #include "nn/weights/weights.h"
 #include "scalar.h"
 
@@ -158,6 +159,10 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 			run_ops(s);
 		else if (s->kind == TESS_STEP_CALL)
 			ck_assert_int_eq(s->call(&s->local), TESS_OK);
+		else if (s->kind == TESS_STEP_ROWS && s->packs)
+			tess_row_exchange_pack(s->rows);
+		else if (s->kind == TESS_STEP_ROWS)
+			tess_row_exchange_unpack(s->rows);
 		else if (s->kind == TESS_STEP_WAIT) /* as late as possible */
 			return me->low->step[me->at++]->of;
 		else if (!s->started)

@@ -103,6 +103,8 @@ static const struct matrix_row {
 	  "",
 	  "" },
 	{ "grouped_gemm", "", { "", "", "", "", "", "R01P", "R01P" }, "e", "" },
+	{ "ep_all_to_all", "", { "", "", "", "", "", "", "R01P" }, "e", "" },
+	{ "ep_fewer_bytes", "", { "", "", "", "", "", "", "R01P" }, "e", "" },
 	{ "ep_dispatch_experts", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
 	{ "moe_tp_experts", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
 	{ "moe_experts_reduce_scatter", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },

@@ -249,6 +249,7 @@ START_TEST(cuts_stacked_experts)
 		{ "experts", "moe_tp_gate_up_colwise", "S1", "S2" },
 		{ "experts", "moe_tp_down_rowwise", "S2", "S1" },
 		{ "experts", "moe_tp_experts", "R", "R" },
+		{ "experts", "ep_all_to_all", "S0", "S0" },
 		{ "experts", "ep_dispatch_experts", "R", "R" },
 		{ "packed", "packed_colwise", "S1", "S2" },
 		{ "colwise", "colwise", "S1", "S2" },
@@ -377,6 +378,7 @@ START_TEST(refuses_what_it_does_not_know)
 	expect_style_refused("prepare", "prepare_output", "module", "in=replicate",
 	                     "prepare_output:out=shard(0)");
 	expect_style_refused("experts", "grouped_gemm", "linear", "", "is for experts");
+	expect_style_refused("experts", "ep_all_to_all", "module", "", "is for experts");
 	expect_style_refused("experts", "moe_tp_experts", "norm", "", "is for experts");
 	expect_style_refused("loss", "loss_parallel", "embedding", "", "lm_head, not for a module");
 	expect_style_refused("embedding", "embedding_rowwise", "linear", "", "use rowwise");

@@ -7,6 +7,8 @@
 #include <stdio.h>
 
 enum { IDS = 9 };
+/* Cuts rows in the mixture, without a gather before the experts. */
+#define ROWS(dim) R(dim "mlp", "prepare_input_output:in=shard(0),out=replicate")
 
 /* ---- the same bits --------------------------------------------------------------------------- */
 
@@ -28,6 +30,15 @@ static const struct {
 	{ "{" BY_EXPERT("ep:", "moe_experts_reduce_scatter") "," INSIDE("", "moe_tp_experts") "," R(
 		  "ep:head", "prepare_input:in=replicate") "}",
 	  { "ep=3,tp=2", "tp=2,ep=2" } },
+	/* rows go to the ranks of their experts: replicated rows, and cut ones */
+	{ "{" R("mlp.experts", "ep_all_to_all") "}", { "tp=2", "tp=3" } },
+	{ "{" ROWS("") "," R("mlp.experts", "ep_all_to_all") "}", { "tp=2", "tp=3" } },
+	{ "{" ROWS("ep:") "," R("ep:mlp.experts", "ep_all_to_all") "," INSIDE("",
+	                                                                      "moe_tp_experts") "}",
+	  { "ep=2,tp=2", "tp=3,ep=2", "ep=3,tp=3" } },
+	{ "{" BY_EXPERT("ep:", "ep_all_to_all") "," INSIDE("", "moe_tp_experts") "}",
+	  { "ep=2,tp=2", "tp=3,ep=2", "ep=3,tp=3" } },
+	{ "{" ROWS("") "," R("mlp.experts", "ep_fewer_bytes") "}", { "tp=2", "tp=3" } },
 	/* rows cut over one dimension, experts over another */
 	{ "{" R("sp:mlp", "prepare_input_output:in=shard(0),out=replicate") "," BY_EXPERT(
 		  "ep:", "ep_dispatch_experts") "," INSIDE("", "moe_tp_experts") "}",
