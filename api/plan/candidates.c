@@ -168,6 +168,20 @@ static bool cuts_experts(const struct tess_preset *preset)
 	return rule && rule->pattern;
 }
 
+/*
+ * Returns whether a plan differs from the ones before it on a mesh. Experts along ep need rules of
+ * ep; along one rank of tp, plans with them differ in nothing else.
+ */
+static bool is_new_plan(const struct tess_preset *preset, int32_t plan, const struct candidate *k)
+{
+	if (!strcmp(preset[plan].name, "hf") || (k->ep > 1 && !cuts_experts(&preset[plan])))
+		return false;
+	for (int32_t i = 0; i < plan && k->tp == 1; i++)
+		if (cuts_experts(&preset[i]))
+			return false;
+	return true;
+}
+
 /* Adds the plans of the model; along one rank all are the same. */
 static tess_status add_plans(struct search *s, struct candidate k)
 {
@@ -179,8 +193,7 @@ static tess_status add_plans(struct search *s, struct candidate k)
 	if (k.tp == 1 && k.ep == 1)
 		return s->planner->options.train ? add_memory_options(s, k) : add_candidate(s, k);
 	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
-		if (strcmp(preset[k.plan].name, "hf") != 0 &&
-		    (k.ep == 1 || cuts_experts(&preset[k.plan])))
+		if (is_new_plan(preset, k.plan, &k))
 			st = s->planner->options.train ? add_memory_options(s, k)
 			                               : add_candidate(s, k);
 	return st;

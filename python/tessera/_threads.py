@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
@@ -107,6 +108,7 @@ class Command:
         self.failures: list[tuple[int, int, BaseException]] = []
         self.fatal = False
         self.running = set(range(size))
+        self.sent: queue.SimpleQueue[None] = queue.SimpleQueue()  # not empty: the ranks have it
         self.done = threading.Event()
         self.settled = threading.Event()  # a rank has failed, or all are done
         self._lock = threading.Lock()
@@ -224,11 +226,12 @@ class ThreadWorld:
         if self._closed:
             self._command = None
             raise self._error or RuntimeError("the ranks have ended")
-        for inbox in self._inboxes:
-            inbox.put(command)
         try:
+            self._send(command)
             self._wait(command, timeout)
         except KeyboardInterrupt:
+            if command.sent.empty():
+                raise
             self.interrupted = True
             if not command.done.wait(_GRACE if command.collective else 0):
                 self.stop(command, "interrupted by Ctrl-C (SIGINT)")
@@ -242,6 +245,11 @@ class ThreadWorld:
         if command.fatal:
             self.close()
         return command.take()
+
+    def _send(self, command: Command) -> None:
+        """Gives the command to all ranks or, at Ctrl-C, to none: no signal is handled during a call of C."""
+        queues = [*self._inboxes, command.sent]
+        deque(map(queue.SimpleQueue.put, queues, [command] * self.size + [None]), maxlen=0)
 
     def has_ended(self) -> bool:
         """Returns whether no command can run any more."""

@@ -280,12 +280,13 @@ END_TEST
 
 START_TEST(streams)
 {
-	void *stream[8];
+	void *stream[16];
 
 	open_gpu_device("auto");
-	for (int i = 1; i < 8; i++)
+	for (int i = 1; i < 16; i++)
 		EXPECT_OK(gpu_table->stream_open(gpu, &stream[i]));
-	expect_sentence(gpu_table->stream_open(gpu, &stream[0]), TESS_ENOTSUP, "at most 8 streams");
+	expect_sentence(gpu_table->stream_open(gpu, &stream[0]), TESS_ENOTSUP,
+	                "at most 16 streams");
 	for (int32_t i = 0; i < 2; i++)
 		EXPECT_OK(gpu_table->mark(gpu, gpu_stream, i));
 	EXPECT_OK(gpu_table->reached(gpu, 1));
@@ -298,7 +299,7 @@ START_TEST(streams)
 	                "cuda: cuStreamWaitEvent: ");
 	set_variable("FAKE_CUDA_FAILS", NULL);
 	EXPECT_OK(gpu_table->follow(gpu, stream[1], gpu_stream));
-	for (int i = 1; i < 8; i++)
+	for (int i = 1; i < 16; i++)
 		gpu_table->stream_close(gpu, stream[i]);
 	EXPECT_OK(gpu_table->stream_open(gpu, &stream[1]));
 	gpu_table->stream_close(gpu, stream[1]);

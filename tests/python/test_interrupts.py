@@ -1,5 +1,6 @@
 """Ctrl-C during any call is a KeyboardInterrupt, and an interpreter ends without waiting for its ranks."""
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -96,6 +97,24 @@ except KeyboardInterrupt:
     assert time.monotonic() - start < 5
     if name != "job":
         assert "Traceback" not in err, err
+
+
+def test_interrupts_at_any_moment(data):
+    """All ranks get a command, or none: the model is usable after each interrupt."""
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    model = tessera.load(data, ranks=2)
+    want = model.logits([1])
+    draw = random.Random(1)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    for _ in range(200):
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 2e-3))
+            while True:
+                model.logits([1])
+    signal.signal(signal.SIGALRM, before)
+    assert (model.logits([1]) == want).all()
 
 
 def test_an_interrupt_during_a_fork(monkeypatch):
