@@ -97,6 +97,28 @@ def add_places(error: BaseException, places: Mapping[int, str]) -> None:
         error.add_note(text[2:])
 
 
+class Flag:
+    """An event for one waiting thread. An interrupted wait of threading.Event may leave its lock locked."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = threading.Lock()  # locked until the flag is set
+        self._lock.acquire()
+
+    def set(self) -> None:
+        self._is_set = True
+        try:
+            self._lock.release()
+        except RuntimeError:  # another thread has set it
+            pass
+
+    def wait(self, timeout: float = -1) -> bool:
+        """Returns whether the flag is set, at the latest after `timeout` seconds; negative: without a limit."""
+        if not self._is_set:
+            self._lock.acquire(timeout=timeout)
+        return self._is_set
+
+
 class Command:
     """A function that every rank calls with its world."""
 
@@ -109,8 +131,8 @@ class Command:
         self.fatal = False
         self.running = set(range(size))
         self.sent: queue.SimpleQueue[None] = queue.SimpleQueue()  # not empty: the ranks have it
-        self.done = threading.Event()
-        self.settled = threading.Event()  # a rank has failed, or all are done
+        self.done = Flag()
+        self.settled = Flag()  # a rank has failed, or all are done
         self._lock = threading.Lock()
 
     def run(self, world: World) -> int:
