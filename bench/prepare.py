@@ -34,7 +34,7 @@ def describe_run(bench):
     if a.peers:
         versions["llama.cpp"] = find_output([os.path.join(bench.llama, "llama-bench"), "--version"], r"version: (.*)$")
         versions["torch"] = find_output([bench.python, "-c", packages], r"^torch (.*)$")
-    return dict(date=time.strftime("%Y-%m-%d"), cpu=machine.describe_cpu(), cpus=a.cpus, of=os.cpu_count(),
+    return dict(date=time.strftime("%Y-%m-%d"), cpu=bench.cpu, cpus=a.cpus, of=os.cpu_count(),
                 nodes=len(bench.nodes), kernel=platform.release(), rounds=a.rounds, cases=a.cases,
                 ways={m: bench.split(m) for m in report.MODELS}, notes=a.notes, versions={k: v for k, v in versions.items() if v})
 
@@ -101,7 +101,7 @@ def choose_models(bench):
 
 def guess_seconds(bench, job):
     """Returns a rough duration of a run: start, weights to read, and what its samples compute."""
-    reads, flops = machine.guess_rates(bench.n, machine.describe_cpu())
+    reads, flops = machine.guess_rates(bench.n, bench.cpu)
     torch, parallel = "Transformers" in job.engine or job.engine == "MKL", job.engine.endswith((" TP", "tensor"))
     slow = 1 if job.engine.startswith("tessera") else 4 if parallel else 2 if torch else 1.2
     share = min(1, job.threads / bench.n) if job.threads else 1
@@ -126,7 +126,7 @@ def show_plan(bench):
     a = bench.a
     missing = list(list_missing(bench))
     say("%d CPU%s: %s; %s; ranks x threads: %s" % (
-        bench.n, "s" * (bench.n > 1), machine.describe_cpu(), "%d memory node%s" % (max(1, len(bench.nodes)), "s" * (len(bench.nodes) > 1)),
+        bench.n, "s" * (bench.n > 1), bench.cpu, "%d memory node%s" % (max(1, len(bench.nodes)), "s" * (len(bench.nodes) > 1)),
         ", ".join("%s %d x %d" % (m, *bench.split(m)) for m in a.models)))
     for what, path, size, seconds in missing:
         say("sets up: %s: %.1f GB in %s, about %d min" % (what, size / 1e9, path, seconds / 60 + 1))
