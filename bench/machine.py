@@ -105,12 +105,17 @@ def find_disk(path):
     return os.stat(path).st_dev, shutil.disk_usage(path).free
 
 
+def name_cpu(root="/"):
+    found = re.search(r"^model name\s*: (.*)", read_text(root + "proc/cpuinfo"), re.M)
+    return found[1] if found else platform.machine()
+
+
 def describe_cpu(root="/"):
+    """Returns the CPU's name and the instruction sets that matter for speed."""
     text = read_text(root + "proc/cpuinfo")
-    name = re.search(r"^model name\s*: (.*)", text, re.M)
     flags = re.search(r"^(?:flags|Features)\s*: (.*)", text, re.M)
     have = [x for x in ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16") if flags and x in flags[1].split()]
-    return "%s (%s)" % (name[1] if name else platform.machine(), ", ".join(have))
+    return "%s (%s)" % (name_cpu(root), ", ".join(have))
 
 
 def guess_rates(ncpus, cpu):

@@ -8,12 +8,6 @@ TITLES = {"160m": "160M", "400m": "400M"}
 HEAD = ["case", "Tessera, tokens/s", "MB sent", "MB of memory", "PyTorch, tokens/s", "by", "MB sent", "MB of memory", "ratio"]
 
 
-def name_cpus(cpus):
-    with open("/proc/cpuinfo") as f:
-        name = re.search(r"^model name\s*: (.*)", f.read(), re.M)
-    return "%d CPUs of an %s" % (len(cpus), name.group(1) if name else os.uname().machine)
-
-
 def read_lines(path):
     """Returns the records; drops a last line that was cut off when a run was killed."""
     if not os.path.exists(path):
