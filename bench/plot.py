@@ -1,5 +1,5 @@
 """plot.py - bars and lines as SVG, for light and dark pages. Standard library only."""
-import html, math
+import html, math, statistics
 
 STYLE = """<style>
 text { font: 13px system-ui, sans-serif; fill: #1f2328 } .title { font-weight: 600 } .faint { fill: #59636e }
@@ -20,6 +20,12 @@ KINDS = {"ours": ("#0550ae", "#58a6ff"), "ours2": ("#54aeff", "#1f6feb"), "llama
 def show_number(x):
     """Formats three digits, or all digits before the point."""
     return "%.*f" % (0 if x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 3, x)
+
+
+def show_spread(values):
+    """Formats the median; of several values also the minimum and maximum."""
+    text = show_number(statistics.median(values))
+    return text + (" (%s - %s)" % (show_number(min(values)), show_number(max(values))) if len(values) > 1 else "")
 
 
 def find_kind(engine):

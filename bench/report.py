@@ -34,7 +34,7 @@ class Results:
 
     def __init__(self, lines):
         self.machine, self.commands, self.failed, best, start = None, {}, {}, {}, 0
-        self.foreign, self.runs, self.repeated = [], 0, 0
+        self.foreign, self.repeated = [], 0
         for number, line in enumerate(lines):
             try:
                 record = json.loads(line)
@@ -85,9 +85,7 @@ class Results:
         if not values:
             return ""
         numbers = [v * unit for v, _ in values]
-        text = plot.show_number(statistics.median(numbers))
-        if spread and len(numbers) > 1:
-            text += " (%s - %s)" % (plot.show_number(min(numbers)), plot.show_number(max(numbers)))
+        text = plot.show_spread(numbers) if spread else plot.show_number(statistics.median(numbers))
         return text + ("†" if any(d for _, d in values) else "")
 
     def name_llama(self, threads):

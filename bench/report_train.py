@@ -32,10 +32,7 @@ class Cell:
         self.sent, self.kib = statistics.median(r["sent"] for r in lines), max(r["kib"] for r in lines)
 
     def show(self):
-        text = plot.show_number(self.rate)
-        if len(self.rates) > 1:
-            text += " (%s - %s)" % (plot.show_number(min(self.rates)), plot.show_number(max(self.rates)))
-        return text
+        return plot.show_spread(self.rates)
 
     def list_bytes(self):
         return ["%.4g" % (self.sent / 1e6), "%.0f" % (self.kib * 1024 / 1e6)]
