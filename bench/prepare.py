@@ -1,12 +1,13 @@
 """prepare.py - what script/bench does before it measures: its plan with time and disk, builds, peers, checkpoints."""
-import os, platform, re, shutil, subprocess, sys, time
+import os, platform, shutil, subprocess, sys, time
 
 import checkpoint
 import gpt_oss
 import machine
+import programs
 import report
 
-ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+ROOT, find_output = programs.ROOT, programs.find_output
 PYTORCH, LLAMA, BUILD = 6.0e9, 0.6e9, 0.5e9  # bytes on disk: packages, sources and builds
 
 
@@ -14,23 +15,11 @@ def say(text):
     print("bench: " + text, file=sys.stderr, flush=True)
 
 
-def find_output(command, pattern):
-    try:
-        text = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                              timeout=100).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(pattern, text, re.M)
-    return found and found.group(1)
-
-
 def describe_run(bench):
     """Returns the first line of a results file: machine, versions and options."""
     a = bench.a
     packages = "import torch, transformers; print('torch', torch.__version__ + ', transformers', transformers.__version__)"
-    ours = find_output([a.tessera, "info"], r"^(tessera \S+|\S+ \d+\.\d+\.\d+)")
-    commit = find_output(["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], r"^(\w+)$")
-    versions = {"tessera": " ".join(filter(None, [ours, commit])), "compiler": find_output(["gcc", "--version"], r"^(.*)$")}
+    versions = {"tessera": programs.find_version(a.tessera), "compiler": find_output(["gcc", "--version"], r"^(.*)$")}
     if a.peers:
         versions["llama.cpp"] = find_output([os.path.join(bench.llama, "llama-bench"), "--version"], r"version: (.*)$")
         versions["torch"] = find_output([bench.python, "-c", packages], r"^torch (.*)$")

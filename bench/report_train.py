@@ -2,6 +2,7 @@
 import json, os, re, statistics
 
 import plot
+import programs
 import report
 
 TITLES = {"160m": "160M", "400m": "400M"}
@@ -12,13 +13,10 @@ def read_lines(path):
     """Returns the records; drops a last line that was cut off when a run was killed."""
     if not os.path.exists(path):
         return []
-    with open(path, "r+b") as f:
-        data = f.read()
-        whole = data[:data.rfind(b"\n") + 1]
-        if whole != data:
-            f.truncate(len(whole))
+    programs.cut_part(path)
     try:
-        return [json.loads(line) for line in whole.splitlines()]
+        with open(path) as f:
+            return [json.loads(line) for line in f]
     except ValueError as e:
         raise SystemExit("train: %s: these are not results of bench/train: %s" % (path, e))
 
