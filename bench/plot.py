@@ -82,9 +82,30 @@ def draw_bars(path, title, unit, panels):
     write_svg(path, width, 44 + sum(heights), title, parts)
 
 
+TOP, TALL = 74, 260  # of the area of lines
+
+
+def draw_panel(at, span, title, axis, series, place, grid, xs):
+    """Draws lines with grid and legend: series are [(name, kind, [(x, y)])], grid the values of y with a line, xs the
+    values of x with a number. place((x, y)) returns the point of the page."""
+    parts = [draw_text(at, 24, title, "title"), draw_text(at + span / 2, TOP + TALL + 40, axis, "middle")]
+    for value in grid:
+        y = place((xs[0], value))[1]
+        parts.append('<path class="grid" d="M%.1f %.1fh%d"/>' % (at, y, span))
+        parts.append(draw_text(at - 8, y + 4, "%g" % value, "right faint"))
+    parts += [draw_text(place((x, grid[0]))[0], TOP + TALL + 20, "%g" % x, "middle faint") for x in xs]
+    legend = at
+    for name, kind, points in series:
+        parts.append('<path class="line %s" d="M%s"/>' % (kind, "L".join("%.1f %.1f" % place(p) for p in points)))
+        parts.append('<rect class="%s" x="%d" y="40" width="12" height="12"/>' % (kind, legend))
+        parts.append(draw_text(legend + 17, 51, name))
+        legend += 32 + 7.1 * len(name)
+    return parts
+
+
 def draw_lines(path, unit, panels):
     """Draws panels side by side: (title, name of the x axis, [(engine, [(x, y)])], None or (name, [(x, y)]) of the limit)."""
-    left, top, span, tall = 70, 74, 480 if len(panels) == 1 else 370, 260
+    left, span = 70, 480 if len(panels) == 1 else 370
     each = span + left + 20
     parts = []
     for i, (name, axis, series, limit) in enumerate(panels):
@@ -92,27 +113,15 @@ def draw_lines(path, unit, panels):
         every = [p for _, points in series for p in points] + (limit[1] if limit else [])
         low, high = math.log2(min(p[0] for p in every)), math.log2(max(p[0] for p in every))
         most = max(p[1] for p in every) * 1.08
-        place = lambda p: (at + (math.log2(p[0]) - low) / (high - low) * span, top + tall - p[1] / most * tall)
-        parts.append(draw_text(at, 24, "%s: %s" % (name, unit), "title"))
-        for k in range(int(most / find_step(most)) + 1):
-            y = place((2 ** low, k * find_step(most)))[1]
-            parts.append('<path class="grid" d="M%.1f %.1fh%d"/>' % (at, y, span))
-            parts.append(draw_text(at - 8, y + 4, "%g" % (k * find_step(most)), "right faint"))
-        for x in sorted({p[0] for p in every}):
-            parts.append(draw_text(place((x, 0))[0], top + tall + 20, "%g" % x, "middle faint"))
-        parts.append(draw_text(at + span / 2, top + tall + 40, axis, "middle"))
-        legend = at
-        for engine, points in series:
-            kind = find_kind(engine)
-            parts.append('<path class="line %s" d="M%s"/>' % (kind, "L".join("%.1f %.1f" % place(p) for p in points)))
-            parts += ['<circle class="%s" cx="%.1f" cy="%.1f" r="4"/>' % ((kind,) + place(p)) for p in points]
-            parts.append('<rect class="%s" x="%d" y="40" width="12" height="12"/>' % (kind, legend))
-            parts.append(draw_text(legend + 17, 51, engine))
-            legend += 32 + 7.1 * len(engine)
+        place = lambda p: (at + (math.log2(p[0]) - low) / (high - low) * span, TOP + TALL - p[1] / most * TALL)
+        grid = [k * find_step(most) for k in range(int(most / find_step(most)) + 1)]
+        parts += draw_panel(at, span, "%s: %s" % (name, unit), axis, [(e, find_kind(e), points) for e, points in series],
+                            place, grid, sorted({p[0] for p in every}))
+        parts += ['<circle class="%s" cx="%.1f" cy="%.1f" r="4"/>' % (find_kind(e), *place(p)) for e, points in series for p in points]
         if limit:
             points = [place(p) for p in limit[1]]
             parts.append('<path class="limit" d="M%s"/>' % "L".join("%.1f %.1f" % p for p in points))
             falls = limit[1][0][1] > limit[1][-1][1]  # the name is at the highest point
             x, y = points[0 if falls else -1]
             parts.append(draw_text(x, y - 6, limit[0], "limit-name" if falls else "limit-name right"))
-    write_svg(path, len(panels) * each + 20, top + tall + 56, panels[0][0], parts)
+    write_svg(path, len(panels) * each + 20, TOP + TALL + 56, panels[0][0], parts)
