@@ -41,8 +41,8 @@ def list_files(bench, model):
     yield os.path.join(cache, model + ".gguf"), size
 
 
-def list_missing(bench):
-    """Lists (what, path, bytes, seconds) that this run sets up."""
+def list_missing_programs(bench):
+    """Lists (what, path, bytes, seconds) of the programs that this run installs or builds."""
     a, n = bench.a, max(1, os.cpu_count() or 1)
     if a.own_build and not os.path.exists(os.path.join(ROOT, "build/release/tools/tessera")):
         yield "build of Tessera", os.path.join(ROOT, "build"), BUILD, 30 + 300 / n
@@ -50,6 +50,12 @@ def list_missing(bench):
         yield "PyTorch and Transformers", os.path.join(ROOT, "build"), PYTORCH, 240
     if a.peers and not os.path.exists(os.path.join(bench.llama, "complete")):
         yield "llama.cpp, built from source", a.cache, LLAMA, 60 + 700 / n
+
+
+def list_missing(bench):
+    """Lists (what, path, bytes, seconds) of all that this run sets up: programs, and the checkpoints of a.models."""
+    a = bench.a
+    yield from list_missing_programs(bench)
     files = {path: size for m in a.models for path, size in list_files(bench, m) if any(bench.list_jobs(m))}
     left = sum(size for path, size in files.items() if not os.path.exists(path))
     if left:
@@ -59,12 +65,10 @@ def list_missing(bench):
 def choose_models(bench):
     """Leaves out models that do not fit in memory or on the disk, with a note for each."""
     a, memory = bench.a, machine.find_memory()
-    kept, taken = [], 0
-    fixed = {}
-    for what, path, size, _ in list_missing(bench):
-        if "checkpoint" not in what:
-            device, _ = machine.find_disk(path)
-            fixed[device] = fixed.get(device, 0) + size
+    kept, taken, fixed = [], 0, {}
+    for _, path, size, _ in list_missing_programs(bench):
+        device, _ = machine.find_disk(path)
+        fixed[device] = fixed.get(device, 0) + size
     device, free = machine.find_disk(a.cache)
     free -= fixed.get(device, 0) + 1e9
     for m in a.models:
@@ -147,7 +151,7 @@ def build_tessera():
     build = os.path.join(ROOT, "build/release")
     ok = run_quietly(["script/setup"])
     if not ok and shutil.which("meson") and shutil.which("ninja"):
-        say("script/setup failed; the build goes on with the packages that are installed")
+        say("script/setup failed; the build continues with the installed packages")
         ok = True
     if ok and not os.path.exists(os.path.join(build, "build.ninja")):
         ok = run_quietly(["meson", "setup", *(["--wipe"] if os.path.exists(build) else []), "build/release", "--buildtype=release"])
@@ -183,7 +187,8 @@ def remove_parts(cache):
 
 
 def set_up(bench):
-    """Ours must be there; a peer that cannot be set up is left out, and so is a checkpoint that cannot be written."""
+    """Builds Tessera, installs peers and writes checkpoints. Without Tessera the bench ends; a missing peer or a
+    checkpoint that cannot be written is left out, with a note."""
     a = bench.a
     if a.own_build:
         build_tessera()
