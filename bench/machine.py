@@ -31,25 +31,29 @@ def list_cores(cpus, root="/"):
     return out
 
 
-def find_quota(root="/"):
-    """Returns the CPUs that a quota of the control group or of its ancestors allows, or infinity."""
-    least = math.inf
+def list_groups(kind, root="/"):
+    """Lists (version, folder) of the control group of this process for CPUs or memory ("cpu", "memory"), and of its ancestors."""
     for line in read_text(root + "proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
-        if kinds and "cpu" not in kinds.split(","):
+        if kinds and kind not in kinds.split(","):
             continue
-        mounts = ["sys/fs/cgroup", "sys/fs/cgroup/unified"] if not kinds else ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"]
-        for mount in mounts:
+        for mount in dict.fromkeys((kind, kinds)) if kinds else ("", "unified"):
             at = path
             while True:
-                folder = root + mount + at.rstrip("/")
-                words = (read_text(folder + "/cpu.max") if not kinds else
-                         read_text(folder + "/cpu.cfs_quota_us") + " " + read_text(folder + "/cpu.cfs_period_us")).split()
-                if len(words) == 2 and words[0].isdigit() and int(words[1]):
-                    least = min(least, int(words[0]) / int(words[1]))
+                yield 1 if kinds else 2, os.path.join(root, "sys/fs/cgroup", mount) + at.rstrip("/")
                 if at in ("", "/"):
                     break
                 at = os.path.dirname(at)
+
+
+def find_quota(root="/"):
+    """Returns the CPUs that a quota of the control group or of its ancestors allows, or infinity."""
+    least = math.inf
+    for version, folder in list_groups("cpu", root):
+        words = (read_text(folder + "/cpu.max") if version == 2 else
+                 read_text(folder + "/cpu.cfs_quota_us") + " " + read_text(folder + "/cpu.cfs_period_us")).split()
+        if len(words) == 2 and words[0].isdigit() and int(words[1]):
+            least = min(least, int(words[0]) / int(words[1]))
     return least
 
 
@@ -88,11 +92,12 @@ def set_policy(nodes):
 
 
 def find_memory(root="/"):
-    """Returns the bytes that a new process can have."""
+    """Returns the bytes that a new process can have: free ones of the machine, and of the control group and its ancestors."""
     found = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(root + "proc/meminfo"), re.M)
     free = int(found[1]) * 1024 if found else math.inf
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
-        words = [read_text(root + "sys/fs/cgroup/" + name).strip() for name in (limit, used)]
+    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}  # limit, used
+    for version, folder in list_groups("memory", root):
+        words = [read_text(os.path.join(folder, name)).strip() for name in names[version]]
         if all(w.isdigit() for w in words):
             free = min(free, max(0, int(words[0]) - int(words[1])))
     return free
