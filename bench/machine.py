@@ -96,10 +96,12 @@ def find_memory(root="/"):
     found = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(root + "proc/meminfo"), re.M)
     free = int(found[1]) * 1024 if found else math.inf
     names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}  # limit, used
+    cached = {1: r"^total_(?:in)?active_file (\d+)", 2: r"^(?:in)?active_file (\d+)"}  # in memory.stat; freed when needed
     for version, folder in list_groups("memory", root):
         words = [read_text(os.path.join(folder, name)).strip() for name in names[version]]
         if all(w.isdigit() for w in words):
-            free = min(free, max(0, int(words[0]) - int(words[1])))
+            pages = re.findall(cached[version], read_text(os.path.join(folder, "memory.stat")), re.M)
+            free = min(free, max(0, int(words[0]) - int(words[1]) + sum(map(int, pages))))
     return free
 
 
