@@ -48,7 +48,7 @@ def list_missing_programs(bench):
         yield "build of Tessera", os.path.join(ROOT, "build"), BUILD, 30 + 300 / n
     if a.peers and not os.path.exists(bench.python):
         yield "PyTorch and Transformers", os.path.join(ROOT, "build"), PYTORCH, 240
-    if a.peers and not os.path.exists(os.path.join(bench.llama, "complete")):
+    if a.peers and not os.path.exists(os.path.join(a.cache, "llama.cpp/complete")):
         yield "llama.cpp, built from source", a.cache, LLAMA, 60 + 700 / n
 
 
