@@ -31,14 +31,15 @@ def describe_run(bench):
 # ---- disk, memory and time ------------------------------------------------------------------------
 
 def list_files(bench, model):
-    """Lists (path, bytes) of the files of a model; of q8 also those in bf16 that it is made from."""
+    """Lists (path, bytes) of a model's checkpoint and of its GGUF for llama.cpp; for q8 also of those in bf16 that it is made from."""
     dtype, cache = model.split("-")[1], bench.a.cache
     size = report.count_stored(model)
     if dtype == "q8":
         yield from list_files(bench, model.replace("q8", "bf16"))
     else:
         yield bench.path(model), size
-    yield os.path.join(cache, model + ".gguf"), size
+    if bench.has_llama():
+        yield os.path.join(cache, model + ".gguf"), size
 
 
 def list_missing_programs(bench):
@@ -165,11 +166,14 @@ def write_model(bench, model):
     if shape == "gptoss":
         config = gpt_oss.make_config()
         gpt_oss.write_checkpoint(bench.path(model), config)
-        gpt_oss.write_gguf(gguf, config)
+        if bench.has_llama():
+            gpt_oss.write_gguf(gguf, config)
         return
     stored = "bf16" if dtype == "q8" else dtype  # converted to 8 bits at load time, or by llama-quantize
     config = checkpoint.make_config(stored, **checkpoint.SHAPES[shape])
     checkpoint.write_checkpoint(bench.path(model), config, stored)
+    if not bench.has_llama():
+        return
     wide = os.path.join(bench.a.cache, "%s-%s.gguf" % (shape, stored))
     checkpoint.write_gguf(wide, config, stored)
     if dtype == "q8" and not os.path.exists(gguf):
@@ -192,8 +196,10 @@ def set_up(bench):
     a = bench.a
     if a.own_build:
         build_tessera()
-    if a.peers and subprocess.run([os.path.join(ROOT, "bench/setup"), a.cache], stdin=subprocess.DEVNULL).returncode:
-        say("peers that are not installed are left out")
+    if a.peers:
+        if subprocess.run([os.path.join(ROOT, "bench/setup"), a.cache], stdin=subprocess.DEVNULL).returncode:
+            say("peers that are not installed are left out")
+        find_absent(bench)
     remove_parts(a.cache)
     for model in list(a.models):
         if not any(bench.list_jobs(model)):
@@ -206,8 +212,6 @@ def set_up(bench):
             a.models.remove(model)
             a.notes.append("%s: its checkpoint cannot be written: %s" % (model, e.strerror or e))
             say("not measured: " + a.notes[-1])
-    if a.peers:
-        find_absent(bench)
 
 
 def find_absent(bench):
