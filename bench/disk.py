@@ -66,8 +66,8 @@ def main():
         for i in range(args.rounds):
             order = ("ours", "fio") if i % 2 else ("fio", "ours")
             for case, by in speed.items():
-                for who in order:
-                    by[who].append(disk.run(case) if who == "ours" else run_fio(path, args.mib, case))
+                for program in order:
+                    by[program].append(disk.run(case) if program == "ours" else run_fio(path, args.mib, case))
         disk.process.stdin.close()
         disk.process.wait()
     print("| case | tessera, MB/s | fio, MB/s | tessera : fio |\n|---|--:|--:|--:|")
