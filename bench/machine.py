@@ -1,4 +1,4 @@
-"""machine.py - what script/bench may use of a machine: CPUs, memory nodes, memory, disk; and rough rates for estimates."""
+"""machine.py - the CPUs, memory nodes, memory and disk that a bench may use, and rough rates for estimates."""
 import ctypes, glob, math, os, platform, re, shutil
 
 GB = 1e9
@@ -58,7 +58,7 @@ def find_quota(root="/"):
 
 
 def choose_cpus(allowed, root="/"):
-    """Returns the CPUs to use by default, and why not all: one of each core, and no more than the quota."""
+    """Returns the default CPUs, one of each core and no more than the quota, and notes on those left out."""
     cores, quota, notes = list_cores(allowed, root), find_quota(root), []
     if len(cores) < len(allowed):
         notes.append("%d of %d CPUs are used: one hardware thread of each core" % (len(cores), len(allowed)))
@@ -79,7 +79,7 @@ def list_nodes(cpus, root="/"):
 
 def set_policy(nodes):
     """Spreads new pages of this process and its children over the nodes; with one node or none, the kernel's default.
-    Without it, a file that one process reads lies on the node of that process, for all engines that map it."""
+    Without it, pages of a file stay on the node of the process that read them first, for all engines that map it."""
     number = SET_MEMPOLICY.get(platform.machine())
     if number is None:
         return False
@@ -92,7 +92,7 @@ def set_policy(nodes):
 
 
 def find_memory(root="/"):
-    """Returns the bytes that a new process can have: free ones of the machine, and of the control group and its ancestors."""
+    """Returns the bytes of memory that a new process can have, by the machine, its control group and the ancestors of that."""
     found = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(root + "proc/meminfo"), re.M)
     free = int(found[1]) * 1024 if found else math.inf
     names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}  # limit, used

@@ -18,7 +18,7 @@ LR, DECAY = 1e-4, 0.1
 
 
 class Llama(torch.nn.Module):
-    """The layers from `first` to before `end` of a Llama of Transformers; the first ones embed, the last ones return logits."""
+    """Layers [first, end) of a Llama of Transformers, with the embedding before its first layer and the head after its last."""
 
     def __init__(self, of, first, end, autocast=False):
         super().__init__()
@@ -27,7 +27,7 @@ class Llama(torch.nn.Module):
         self.layers, self.rotary = torch.nn.ModuleList(of.model.layers[first:end]), of.model.rotary_emb
         last = end == len(of.model.layers)
         self.norm, self.head = (of.model.norm, of.lm_head) if last else (None, None)
-        self.length = None  # of a sequence, if x has only a part of it
+        self.length = None  # length of a sequence, if x has only a part of it
 
     def forward(self, x):
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
@@ -44,7 +44,7 @@ class Llama(torch.nn.Module):
 
 
 def shard_tensors(model, world, sequence):
-    """Tensor parallel, and with `sequence` its norms by parts of the sequence."""
+    """Makes the model tensor parallel; with `sequence`, norms are partitioned over the sequence."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor import parallel as tp
 

@@ -31,7 +31,7 @@ def describe_run(bench):
 # ---- disk, memory and time ------------------------------------------------------------------------
 
 def list_files(bench, model):
-    """Lists (path, bytes) of a model's checkpoint and of its GGUF for llama.cpp; for q8 also of those in bf16 that it is made from."""
+    """Lists (path, bytes) of a model's checkpoint and of its GGUF for llama.cpp; for q8 also of its source in bf16."""
     dtype, cache = model.split("-")[1], bench.a.cache
     size = report.count_stored(model)
     if dtype == "q8":

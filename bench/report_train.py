@@ -60,7 +60,7 @@ def list_row(case, cell):
 
 
 def list_notes(lines):
-    """Lists what was run where, and what failed."""
+    """Lists the machine, date and versions of the results, and the failed runs."""
     versions = list(dict.fromkeys(r["version"] for r in lines if "version" in r))
     yield "%s; %s; %s. Medians of up to %d rounds of up to %d steps, with minimum and maximum." % (
         lines[-1]["cpu"], lines[-1]["date"], "; ".join(versions), max(r["round"] for r in lines) + 1, max(r["steps"] for r in lines))
