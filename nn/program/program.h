@@ -293,6 +293,14 @@ double tess_program_compute_balance(const struct tess_program *p, const float *t
 /* Frees a program and closes the states of its styles. NULL: does nothing. */
 void tess_program_free(struct tess_program *p);
 
+/* Gives a record the numbers of another one, of a kind whose numbers have the same order. */
+static inline void tess_record_copy_numbers(struct tess_record *to, const struct tess_record *from)
+{
+	to->nnum = from->nnum;
+	for (int32_t i = 0; i < from->nnum; i++)
+		to->num[i] = from->num[i];
+}
+
 /* Returns the name of a record's kind: "linear", "move". Never NULL. */
 const char *tess_record_kind_name(int32_t kind);
 
