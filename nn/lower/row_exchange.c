@@ -95,17 +95,6 @@ static int64_t count_rank_nodes(const struct tess_row_exchange *x, int32_t rank)
 	return n;
 }
 
-/* Returns the probability that a row that chooses `top` of n experts chooses one of `held`. */
-static double find_chosen_share(int64_t n, int64_t top, int64_t held)
-{
-	double none = 1;
-
-	for (int64_t i = 0; i < top; i++)
-		none *= n - i > 0 ? (double)(n - held - i > 0 ? n - held - i : 0) / (double)(n - i)
-		                  : 0;
-	return 1 - none;
-}
-
 /* Adds the elements of an exchange between two ranks: in the worst case, and expected. */
 static void count_exchanged_rows(const struct tess_row_exchange *x, int64_t experts, int64_t top,
                                  int32_t owner, int32_t holder, uint64_t *count, double *expected)
@@ -117,7 +106,8 @@ static void count_exchanged_rows(const struct tess_row_exchange *x, int64_t expe
 	for (int32_t i = 0; i < x->nnodes && expected; i++)
 		if (x->node[i].rank == holder)
 			*expected += (double)rows * (double)x->columns *
-			             find_chosen_share(experts, top, x->node[i].hi - x->node[i].lo);
+			             tess_experts_find_share(experts, top,
+			                                     x->node[i].hi - x->node[i].lo);
 }
 
 /* Limits the sum of counts: each of this rank's rows is in at most `top` of the blocks. */

@@ -290,6 +290,12 @@ static inline bool tess_program_is_exact(const struct tess_program *p)
 /* Returns the load balancing loss of a step, times its factor, from p->balance; 0: none. */
 double tess_program_compute_balance(const struct tess_program *p, const float *totals);
 
+/*
+ * Returns the probability that a row requests one of `held` of n experts, if it requests `top` of
+ * them, all equally often. 0 <= held <= n, top <= n.
+ */
+double tess_experts_find_share(int64_t n, int64_t top, int64_t held);
+
 /* Frees a program and closes the states of its styles. NULL: does nothing. */
 void tess_program_free(struct tess_program *p);
 
