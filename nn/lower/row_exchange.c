@@ -25,16 +25,6 @@ static void list_owned_rows(struct build *b, struct tess_row_exchange *x,
 	x->owned = owned;
 }
 
-/* Returns the depth of the smallest node of a tree of n units that contains units a and b > a. */
-static int32_t find_shared_depth(int64_t n, int64_t a, int64_t b)
-{
-	int32_t depth = 0;
-
-	while ((a << (depth + 1)) / n == (b << (depth + 1)) / n)
-		depth++;
-	return depth;
-}
-
 /* Counts the additions after each node of a tree of n units, as a stack machine makes them. */
 static void count_node_merges(int64_t n, int32_t nnodes, struct tess_row_node *node)
 {
@@ -42,7 +32,7 @@ static void count_node_merges(int64_t n, int32_t nnodes, struct tess_row_node *n
 
 	for (int32_t i = 0; i < nnodes; i++) {
 		int32_t depth =
-			i + 1 < nnodes ? find_shared_depth(n, node[i].lo, node[i + 1].lo) : -1;
+			i + 1 < nnodes ? tess_node_shared_depth(n, node[i].lo, node[i + 1].lo) : -1;
 
 		for (node[i].merges = 0; count && open[count - 1] > depth; count--)
 			node[i].merges++;
