@@ -47,7 +47,7 @@ static const struct tess_record *find_experts(const struct tess_backward *b,
 
 /* ---- exchanges of rows ----------------------------------------------------------------------- */
 
-/* Returns the exchange of rows that gave x (or, `back`, that returns x); NULL: there is none. */
+/* Returns the exchange that gave the rows x or, with `back`, returns them; NULL: there is none. */
 static const struct tess_record *find_row_exchange(const struct tess_backward *b,
                                                    const struct tess_tensor *x, bool back)
 {

@@ -36,8 +36,8 @@ enum {
 	TESS_REC_STRAIGHT, /* in[1], with the gradient of in[0] */
 	/*
 	 * sends rows to the ranks of their experts, S(0) -> R, or returns results, P -> S(0);
-	 * in[1]: routing weights S(0), in[2]: S(1). Rows of an R that no expert of the rank reads
-	 * are undefined
+	 * in[1]: routing weights S(0), in[2]: the same S(1). The out R has all rows; those that no
+	 * expert of the rank reads are undefined
 	 */
 	TESS_REC_EXPERT_ROWS,
 	TESS_REC_KINDS

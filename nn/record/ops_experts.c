@@ -75,8 +75,9 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 /* ---- experts --------------------------------------------------------------------------------- */
 
 /*
- * TESS_ROWS_FEWER sends requested rows if ranks request at most this share of them, since packing
- * copies rows twice more, and in inference if a rank has about so many rows (docs/benchmarks.md).
+ * TESS_ROWS_FEWER sends requested rows if ranks request at most FEWER_SHARE of all rows, since
+ * packing copies each row twice more. In inference ranks also need FEWER_ROWS rows on average
+ * (docs/benchmarks.md).
  */
 #define FEWER_SHARE 0.6
 enum { FEWER_ROWS = 16 };
@@ -84,7 +85,7 @@ enum { FEWER_ROWS = 16 };
 struct expert_exchange { /* of rows with the ranks that hold their experts */
 	int32_t along; /* the mesh dimension; -1: the style requests none */
 	bool requested; /* by all_to_all; else all rows are gathered, and the results summed */
-	bool replicated; /* x is, so its rows are not sent */
+	bool replicated; /* every rank has all rows of x, so none is sent */
 	struct tess_tensor *mine, *here; /* routing weights S(0) and S(1) along it; or NULL */
 };
 
