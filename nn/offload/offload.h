@@ -69,7 +69,8 @@ struct tess_stored_run { /* adjacent elements in a file */
 };
 /*
  * Finds elements [at, at + n) of what a rank keeps of a weight (`what`: TESS_WEIGHT, ...), or as
- * many of them as are adjacent. Returns false if they are in memory.
+ * many of them as are adjacent. Returns false if they are in memory; out->file is then the file of
+ * such values.
  */
 bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w,
                        int32_t what, int64_t at, int64_t n, struct tess_stored_run *out);
