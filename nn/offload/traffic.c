@@ -69,13 +69,12 @@ static void add_updated_weight(const struct tess_offload_layout *files, const st
 	uint64_t *fetched = files->pinned ? sum->written : sum->read;
 	uint64_t *returned = files->pinned ? sum->read : sum->written;
 
-	for (int32_t what = TESS_WEIGHT; what < TESS_MOMENT1 + files->moments && n; what++) {
+	for (int32_t what = TESS_WEIGHT; what <= TESS_MOMENT2 && n; what++) {
 		uint64_t bytes = count_moved_bytes(w, what, n);
 		struct tess_stored_run run;
 		int32_t kind;
 
-		if ((what == TESS_WEIGHT && w->dtype == TESS_F32) || /* its own master */
-		    tess_offload_find(files, w, what, 0, n, &run) == files->pinned)
+		if (!tess_offload_is_moved(files, w, what, 0, n, &run))
 			continue;
 		kind = find_traffic_kind(what, run.file);
 		fetched[kind] += what == TESS_WEIGHT ? 0 : bytes;
@@ -85,12 +84,9 @@ static void add_updated_weight(const struct tess_offload_layout *files, const st
 
 void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum)
 {
-	for (int32_t i = 0; i < files->program->nweights; i++) {
-		const struct tess_stored_weight *stored = &files->weight[i];
-
-		if (stored->trained && (stored->has_state || stored->fetched))
+	for (int32_t i = 0; i < files->program->nweights; i++)
+		if (tess_offload_has_updated(files, files->program->weight[i]))
 			add_updated_weight(files, files->program->weight[i], sum);
-	}
 }
 
 /* Adds the weights of which each rank has updated a share, and all keep all elements. */
