@@ -135,26 +135,36 @@ static tess_status record_checked(const struct tess_planned_model *p,
 	return st;
 }
 
+/* Sets what programs of inference and of training have in common. */
+static tess_status make_record_options(const struct tess_planned_model *p,
+                                       const struct tess_mesh_shape *mesh,
+                                       struct tess_record_options *out)
+{
+	*out = (struct tess_record_options){ .model = p->model,
+		                             .plan = &p->plan,
+		                             .source = &p->source,
+		                             .mesh = *mesh,
+		                             .positions = p->positions,
+		                             .device = p->device,
+		                             .values = p->values,
+		                             .rest_location = p->rest_location };
+	return tess_run_read_offload(&out->offload_min, &out->offload_bucket);
+}
+
 tess_status tess_planned_model_record(const struct tess_planned_model *p,
                                       const struct tess_mesh_shape *mesh, int64_t ntokens,
                                       int64_t nselected, struct tess_program **out)
 {
-	struct tess_record_options options = { .model = p->model,
-		                               .plan = &p->plan,
-		                               .source = &p->source,
-		                               .mesh = tess_mesh_shape_get_replica(mesh),
-		                               .ntokens = ntokens,
-		                               .positions = p->positions,
-		                               .kv_dtype = p->kv_dtype,
-		                               .device = p->device,
-		                               .weights = p->weights,
-		                               .math = p->math,
-		                               .values = p->values,
-		                               .nselected = nselected,
-		                               .rest_location = p->rest_location,
-		                               .logits_root = TESS_LOGITS_CUT };
-	tess_status st = tess_run_read_offload(&options.offload_min, &options.offload_bucket);
+	struct tess_mesh_shape replica = tess_mesh_shape_get_replica(mesh);
+	struct tess_record_options options;
+	tess_status st = make_record_options(p, &replica, &options);
 
+	options.ntokens = ntokens;
+	options.nselected = nselected;
+	options.kv_dtype = p->kv_dtype;
+	options.weights = p->weights;
+	options.math = p->math;
+	options.logits_root = TESS_LOGITS_CUT;
 	return st ? st : record_checked(p, &options, out);
 }
 
@@ -164,19 +174,12 @@ tess_status tess_planned_model_record_training(const struct tess_planned_model *
                                                const struct tess_pipeline *pipeline,
                                                struct tess_program **out)
 {
-	struct tess_record_options options = { .model = p->model,
-		                               .plan = &p->plan,
-		                               .source = &p->source,
-		                               .mesh = *mesh,
-		                               .positions = p->positions,
-		                               .rest_location = p->rest_location,
-		                               .tile = p->tile,
-		                               .values = p->values,
-		                               .device = p->device,
-		                               .pipeline = pipeline,
-		                               .training = training };
-	tess_status st = tess_run_read_offload(&options.offload_min, &options.offload_bucket);
+	struct tess_record_options options;
+	tess_status st = make_record_options(p, mesh, &options);
 
+	options.tile = p->tile;
+	options.pipeline = pipeline;
+	options.training = training;
 	for (int64_t i = 0; i < training->nsequences; i++)
 		options.ntokens += training->lengths[i];
 	options.nselected = options.ntokens;

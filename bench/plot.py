@@ -50,6 +50,14 @@ def draw_text(x, y, text, kind=""):
     return '<text x="%.1f" y="%.1f" class="%s">%s</text>' % (x, y, kind, html.escape(text))
 
 
+def draw_grid_line(x, y, span, label):
+    return ['<path class="grid" d="M%.1f %.1fh%d"/>' % (x, y, span), draw_text(x - 8, y + 4, label, "right faint")]
+
+
+def draw_legend(x, name, kind):
+    return ['<rect class="%s" x="%d" y="40" width="12" height="12"/>' % (kind, x), draw_text(x + 17, 51, name)]
+
+
 def draw_bars(path, title, unit, panels):
     """Draws panels: (title, [(engine, value)], None or (name, value) of the limit), two a row, each with its scale."""
     width, name_width, row, gap = 920, 150, 24, 58
@@ -90,8 +98,7 @@ def draw_lines(path, unit, panels):
         parts.append(draw_text(at, 24, "%s: %s" % (name, unit), "title"))
         for k in range(int(most / find_step(most)) + 1):
             y = place((2 ** low, k * find_step(most)))[1]
-            parts.append('<path class="grid" d="M%.1f %.1fh%d"/>' % (at, y, span))
-            parts.append(draw_text(at - 8, y + 4, "%g" % (k * find_step(most)), "right faint"))
+            parts += draw_grid_line(at, y, span, "%g" % (k * find_step(most)))
         for x in sorted({p[0] for p in every}):
             parts.append(draw_text(place((x, 0))[0], top + tall + 20, "%g" % x, "middle faint"))
         parts.append(draw_text(at + span / 2, top + tall + 40, axis, "middle"))
@@ -100,8 +107,7 @@ def draw_lines(path, unit, panels):
             kind = find_kind(engine)
             parts.append('<path class="line %s" d="M%s"/>' % (kind, "L".join("%.1f %.1f" % place(p) for p in points)))
             parts += ['<circle class="%s" cx="%.1f" cy="%.1f" r="4"/>' % ((kind,) + place(p)) for p in points]
-            parts.append('<rect class="%s" x="%d" y="40" width="12" height="12"/>' % (kind, legend))
-            parts.append(draw_text(legend + 17, 51, engine))
+            parts += draw_legend(legend, engine, kind)
             legend += 32 + 7.1 * len(engine)
         if limit:
             points = [place(p) for p in limit[1]]

@@ -130,9 +130,8 @@ static tess_status add_to_list(const char *name, const char *text, struct tess_t
 	return TESS_OK;
 }
 
-/* Finds the number of the option whose name is `text`. */
-static tess_status parse_name(const struct tess_tool_option *o, const char *name, const char *text,
-                              int32_t *out)
+tess_status tess_tool_parse_name(const struct tess_tool_option *o, const char *name,
+                                 const char *text, int32_t *out)
 {
 	char all[256];
 
@@ -155,7 +154,7 @@ static tess_status set_integer_option(const struct tess_tool_option *o, const ch
 	tess_status st;
 
 	if (o->get_name)
-		return parse_name(o, name, text, to);
+		return tess_tool_parse_name(o, name, text, to);
 	st = tess_tool_parse_integer(name, text, (int64_t)o->lo, (int64_t)o->hi, &v);
 	if (!st)
 		*to = (int32_t)v;

@@ -81,19 +81,15 @@ const struct tess_tool_option tess_tool_compute_options[] = {
 	{ 0 },
 };
 
-/* Reads the dtype of products. */
+/* Reads the dtype of products; the error of f16 contains the reason. */
 static tess_status parse_math(const char *name, const char *text, void *to)
 {
-	for (int32_t i = TESS_F32; i <= TESS_BF16; i++)
-		if (get_float_name(i) && !strcmp(text, get_float_name(i))) {
-			*(int32_t *)to = i;
-			return TESS_OK;
-		}
-	return tess_fail(TESS_EINVAL, "%s %s: must be f32 or bf16%s", name, text,
-	                 strcmp(text, "f16") != 0
-	                         ? ""
-	                         : "; f16 has too small a range: gradients below 6e-8 would be "
-	                           "0, and values above 65504 infinite");
+	if (!strcmp(text, "f16"))
+		return tess_fail(TESS_EINVAL,
+		                 "%s f16: must be f32 or bf16; f16 has too small a range: "
+		                 "gradients below 6e-8 would be 0, and values above 65504 infinite",
+		                 name);
+	return tess_tool_parse_name(tess_tool_math_options, name, text, to);
 }
 
 const struct tess_tool_option tess_tool_math_options[] = {

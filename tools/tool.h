@@ -120,6 +120,9 @@ tess_status tess_tool_parse_options(int argc, char **argv, const struct tess_too
 /* Reads the options and one argument: MODEL. */
 tess_status tess_tool_parse_model(int argc, char **argv, const struct tess_tool_command *c,
                                   const struct tess_tool_section *sections, const char **model);
+/* Finds the number of an option with get_name whose name is `text`. name: "--json". */
+tess_status tess_tool_parse_name(const struct tess_tool_option *o, const char *name,
+                                 const char *text, int32_t *out);
 /* Returns the names of an option with get_name, joined by `separator`, the last one by `last`. */
 const char *tess_tool_join_names(const struct tess_tool_option *o, const char *separator,
                                  const char *last, char out[static 256]);

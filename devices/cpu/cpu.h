@@ -65,6 +65,13 @@ struct cpu {
 
 extern const struct tess_host *cpu_host;
 
+/* Returns the tiles of products of bf16 if number `at` of op requests them, else NULL. */
+static inline const struct pair_tiles *cpu_find_pairs(const struct cpu *cpu,
+                                                      const struct tess_op *op, int32_t at)
+{
+	return op->nnum > at && op->num[at] == TESS_BF16 ? cpu->pairs : NULL;
+}
+
 /* Returns scratch memory shared by all threads, 64-byte aligned, valid until the next call. */
 tess_status cpu_get_shared_scratch(struct cpu *cpu, size_t bytes, void **out);
 /* Returns shared scratch memory that no op inside another op uses. */

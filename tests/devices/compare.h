@@ -51,14 +51,22 @@ static inline void free_outs(const struct tess_op *op)
 /* Returns the first operand that is a weight, which may be in panels; -1: no weights. */
 static inline int32_t find_weight_operand(const struct tess_op *op)
 {
-	int32_t at = op->kind == TESS_OP_LINEAR || op->kind == TESS_OP_HEAD_LINEAR ||
-	                             op->kind == TESS_OP_EMBED
-	                     ? 1
-	             : op->kind == TESS_OP_EXPERTS ? 2
-	                                           : -1;
+	int32_t at;
 
+	switch (op->kind) {
+	case TESS_OP_LINEAR:
+	case TESS_OP_HEAD_LINEAR:
+	case TESS_OP_EMBED:
+		at = 1;
+		break;
+	case TESS_OP_EXPERTS:
+		at = 2;
+		break;
+	default:
+		return -1;
+	}
 	/* products of bf16 round weights in rows only */
-	return at >= 0 && scalar_has_bf16_products(op) && op->in[at].dtype != TESS_BF16 ? -1 : at;
+	return scalar_has_bf16_products(op) && op->in[at].dtype != TESS_BF16 ? -1 : at;
 }
 
 /*

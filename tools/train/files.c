@@ -45,12 +45,14 @@ tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEX
 tess_status train_choose_math(struct train_options *a)
 {
 	char resumed[TRAIN_TEXT];
-	tess_status st = a->session.math ? TESS_OK : train_find_resumed(a, resumed);
+	tess_status st;
 
-	if (st || a->session.math)
-		return st;
-	a->session.math = *resumed ? tess_tool_read_saved_math(resumed) : TESS_F32;
-	return TESS_OK;
+	if (a->session.math)
+		return TESS_OK;
+	st = train_find_resumed(a, resumed);
+	if (!st)
+		a->session.math = *resumed ? tess_tool_read_saved_math(resumed) : TESS_F32;
+	return st;
 }
 
 /* Returns whether the saves in the directory of --save belong to the run of `resumed`. */

@@ -194,9 +194,9 @@ void train_report_offload(const struct train_options *a, const struct tess_train
 /* Returns whether the cpu device has an instruction for products of bf16. */
 static bool has_bf16_products(void)
 {
-	const char *set = getenv("TESSERA_CPU");
+	const char *set = tess_option_get("cpu"); /* "": of another device */
 
-	if (set && strcmp(set, "auto") != 0 && strcmp(set, "avx512bf16") != 0)
+	if (*set && strcmp(set, "auto") != 0 && strcmp(set, "avx512bf16") != 0)
 		return false;
 #if defined(__x86_64__)
 	return __builtin_cpu_supports("avx512bf16");

@@ -134,16 +134,14 @@ static tess_status prepare_experts(struct cpu *cpu, struct experts *e)
 #define run_experts CPU_NAME(run_experts)
 tess_status run_experts(struct cpu *cpu, const struct tess_op *op)
 {
-	struct experts e = { .rows = { .cpu = cpu, .op = op },
+	struct experts e = { .rows = { .cpu = cpu,
+		                       .op = op,
+		                       .pairs = cpu_find_pairs(cpu, op, TESS_EXPERTS_MATH) },
 		             .k = op->in[0].shape[1],
 		             .f = op->in[3].shape[2],
 		             .h = op->in[3].shape[1],
 		             .slots = (int64_t)op->num[TESS_EXPERTS_SLOTS] };
-	tess_status st;
-
-	if (op->num[TESS_EXPERTS_MATH] == TESS_BF16)
-		e.rows.pairs = cpu->pairs;
-	st = prepare_experts(cpu, &e);
+	tess_status st = prepare_experts(cpu, &e);
 
 	if (st)
 		return st;

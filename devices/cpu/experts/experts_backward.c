@@ -145,14 +145,14 @@ static tess_status prepare_derived(struct cpu *cpu, struct derived *d)
 #define run_experts_d CPU_NAME(run_experts_d)
 tess_status run_experts_d(struct cpu *cpu, const struct tess_op *op)
 {
-	struct derived d = { .rows = { .cpu = cpu, .op = op },
+	struct derived d = { .rows = { .cpu = cpu,
+		                       .op = op,
+		                       .pairs = cpu_find_pairs(cpu, op, TESS_EXPERTS_MATH) },
 		             .k = op->in[0].shape[1],
 		             .f = op->in[3].shape[2],
 		             .h = op->in[3].shape[1] };
-	tess_status st;
+	tess_status st = prepare_derived(cpu, &d);
 
-	d.rows.pairs = op->num[TESS_EXPERTS_MATH] == TESS_BF16 ? cpu->pairs : NULL;
-	st = prepare_derived(cpu, &d);
 	if (st)
 		return st;
 	experts_list_rows(&d.rows);

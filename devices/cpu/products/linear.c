@@ -234,13 +234,6 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 	return TESS_OK;
 }
 
-/* Returns the tiles of products of bf16 if number `at` of op asks for them, else NULL. */
-static const struct pair_tiles *find_pairs(const struct cpu *cpu, const struct tess_op *op,
-                                           int32_t at)
-{
-	return op->nnum > at && op->num[at] == TESS_BF16 ? cpu->pairs : NULL;
-}
-
 #define run_linear CPU_NAME(run_linear)
 tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 {
@@ -252,7 +245,7 @@ tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 		            .total = op->in[0].shape[0] };
 	tess_status st = cpu_plan_sum(cpu, op, is_partial(op, 2), LEAF);
 
-	l.pairs = find_pairs(cpu, op, TESS_LINEAR_MATH);
+	l.pairs = cpu_find_pairs(cpu, op, TESS_LINEAR_MATH);
 	return st || !l.total ? st : multiply_rows(cpu, &l, l.pairs || l.total > TILE_ROWS);
 }
 
@@ -274,7 +267,7 @@ tess_status run_linear_dx(struct cpu *cpu, const struct tess_op *op)
 		            .x = op->in,
 		            .w = &w,
 		            .operand = weights,
-		            .pairs = find_pairs(cpu, op, TESS_LINEAR_MATH),
+		            .pairs = cpu_find_pairs(cpu, op, TESS_LINEAR_MATH),
 		            .y = op->out,
 		            .nout = 1,
 		            .total = op->in[0].shape[0] };
@@ -292,7 +285,7 @@ tess_status run_linear_dw(struct cpu *cpu, const struct tess_op *op)
 	struct linear l = { .cpu = cpu,
 		            .x = &op->in[as_stored ? 1 : 0],
 		            .columns = true,
-		            .pairs = find_pairs(cpu, op, TESS_LINEAR_DW_MATH),
+		            .pairs = cpu_find_pairs(cpu, op, TESS_LINEAR_DW_MATH),
 		            .w = &w,
 		            .y = op->out,
 		            .nout = 1 };

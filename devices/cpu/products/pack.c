@@ -1,7 +1,7 @@
 /* pack.c - packs rows of weights into panels: once as stored, or widened for a step of an op. */
 #include "pack.h"
 
-#include "pairs.h"
+#include "lanes.h"
 
 /* Transposes 16 rows of 16 contiguous elements: element (j, k) goes to to[k * 16 + j]. */
 LANES_INLINE void transpose_block(const char *from, int64_t row, int32_t dtype, bool widen,
@@ -86,7 +86,7 @@ LANES_INLINE void join_row(const char *from, int32_t dtype, uint32_t *to)
 	lanes_store(x + LANES, lanes_widen(dtype, from + LANES * (dtype == TESS_F32 ? 4 : 2)));
 	CPU_LANES
 	for (int i = 0; i < LANES; i++)
-		to[i] = pairs_join(x[2 * i], x[2 * i + 1]);
+		to[i] = pack_join(x[2 * i], x[2 * i + 1]);
 }
 
 /* Packs the words of 32 contiguous elements of 16 rows. */
@@ -118,7 +118,7 @@ static void pack_single_pairs(const struct tess_view *w, int64_t column, int64_t
 			x[1] = j < rows && 2 * k + 1 < len
 			               ? load_weight_element(w->data, w->dtype, from + w->stride[1])
 			               : 0;
-			*to++ = pairs_join(x[0], x[1]);
+			*to++ = pack_join(x[0], x[1]);
 		}
 	}
 }
@@ -141,7 +141,7 @@ LANES_INLINE void join_columns(const char *data, int64_t row, int32_t dtype, int
 			                      : lanes_set_zero());
 			CPU_LANES
 			for (int j = 0; j < LANES; j++)
-				word[j] = pairs_join(x[0][j], x[1][j]);
+				word[j] = pack_join(x[0][j], x[1][j]);
 		}
 	}
 }

@@ -14,6 +14,24 @@ void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t
 void pack_as_stored(const struct tess_view *w, int64_t column, int64_t at, int64_t len, void *to);
 
 /*
+ * Returns f32 rounded to bf16, like tess_bf16_round, in the upper half of a word: loops over it are
+ * vectorized better.
+ */
+static inline uint32_t pack_round_bits(uint32_t u)
+{
+	uint32_t nearest = u + 0x7fff + (u >> 16 & 1);
+
+	return (int32_t)(u & 0x7fffffff) > 0x7f800000 ? u | 0x00400000 : nearest;
+}
+
+/* Joins two elements, rounded to bf16, to a word. */
+static inline uint32_t pack_join(float even, float odd)
+{
+	return pack_round_bits(tess_bits(even)) >> 16 |
+	       (pack_round_bits(tess_bits(odd)) & 0xffff0000);
+}
+
+/*
  * Packs elements [at, at + len) of `panels` panels from `column` on, in rows, as words of two
  * elements in bf16, to nearest even: to[ceil(len / 2)][16], `pitch` words between panels. 0
  * completes a word.

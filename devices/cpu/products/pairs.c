@@ -1,4 +1,7 @@
 /* pairs.c - packs rows of x as pairs of bf16. */
+#include "pairs.h"
+
+#include "pack.h"
 #include "product.h"
 
 enum { COLUMNS = 16 * TILE_ROWS }; /* columns that are joined at once */
@@ -50,11 +53,11 @@ static void join_rows(const float *even, const float *odd, int64_t n, uint32_t *
 	if (odd) {
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
-			to[i] = pairs_join(even[i], odd[i]);
+			to[i] = pack_join(even[i], odd[i]);
 	} else {
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
-			to[i] = pairs_join(even[i], 0.0f);
+			to[i] = pack_join(even[i], 0.0f);
 	}
 }
 

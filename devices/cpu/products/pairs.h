@@ -38,19 +38,4 @@ void pairs_pack_tile(const float *const row[], int64_t n, int64_t len, uint32_t 
 void pairs_pack_columns(const struct sum_step *s, const float *x, int64_t pitch, int64_t rows,
                         uint32_t *to);
 
-/* Returns f32 rounded to bf16, like tess_bf16_round, in the upper half of a word. */
-static inline uint32_t pairs_round_bits(uint32_t u)
-{
-	uint32_t nearest = u + 0x7fff + (u >> 16 & 1);
-
-	return (int32_t)(u & 0x7fffffff) > 0x7f800000 ? u | 0x00400000 : nearest;
-}
-
-/* Joins two elements to the word of a pair. */
-static inline uint32_t pairs_join(float even, float odd)
-{
-	return pairs_round_bits(tess_bits(even)) >> 16 |
-	       (pairs_round_bits(tess_bits(odd)) & 0xffff0000);
-}
-
 #endif

@@ -121,12 +121,12 @@ LANES_INLINE void multiply_some_bytes(int rows, int panels, const float *a, int6
 	}
 }
 
-/* Prefetches the cache line of each panel that is read AHEAD bytes after b. */
-LANES_INLINE void prefetch_bytes(int panels, const char *b, int64_t bp)
+/* Prefetches a cache line of each panel. */
+LANES_INLINE void prefetch_panels(int panels, const char *b, int64_t bp)
 {
 	TILE_UNROLL
 	for (int p = 0; p < panels; p++)
-		__builtin_prefetch(b + p * bp + AHEAD);
+		__builtin_prefetch(b + p * bp);
 }
 
 /* Multiplies 8-bit elements of one group; chains and scales stay in registers after inlining. */
@@ -136,13 +136,13 @@ LANES_INLINE void multiply_bytes(int rows, int panels, const float *a, int64_t a
 	struct lanes scale[TILE_WIDEST];
 	int64_t k = 0;
 
-	prefetch_bytes(panels, b, bp);
+	prefetch_panels(panels, b + AHEAD, bp);
 	TILE_UNROLL
 	for (int p = 0; p < panels; p++)
 		scale[p] = lanes_load_f16(b + p * bp);
 	b += SCALES;
 	for (; k + LINE <= len; k += LINE, b += LINE * LANES) {
-		prefetch_bytes(panels, b, bp);
+		prefetch_panels(panels, b + AHEAD, bp);
 		multiply_some_bytes(rows, panels, a + k * ak, ar, ak, b, bp, LINE, scale, c);
 	}
 	for (; k < len; k++, b += LANES)
@@ -157,9 +157,7 @@ LANES_INLINE void multiply_codes(int rows, int panels, const float *a, int64_t a
 	struct lanes w[TILE_WIDEST];
 
 	for (int64_t k = 0; k < len; k += 8, b += 4 * LANES) { /* a cache line */
-		TILE_UNROLL
-		for (int p = 0; p < panels; p++)
-			__builtin_prefetch(b + p * bp + AHEAD_4);
+		prefetch_panels(panels, b + AHEAD_4, bp);
 		TILE_UNROLL
 		for (int i = 0; i < 8; i++, a += ak) {
 			if (k + i == len)
