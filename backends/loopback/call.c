@@ -198,7 +198,7 @@ static void fail_at_deadline(struct context *ctx, const struct pending_call *m, 
 	             (int)ctx->world[rank], text);
 }
 
-/* Waits until the call is done, the group has failed, or the deadline has passed: locked. */
+/* Waits until the call is done, the group has failed, or the deadline passes. With the lock. */
 static void wait_locked(struct member *me, struct pending_call *m, int64_t deadline)
 {
 	struct context *ctx = me->context;

@@ -23,16 +23,3 @@ void tess_background_remove(struct tess_work *w)
 	*at = w->next_in_background;
 	w->in_background = false;
 }
-
-bool tess_background_test(const struct tess_work *w)
-{
-	bool any = false;
-
-	for (struct tess_work *o = w->group->world->background, *next; o; o = next) {
-		next = o->next_in_background;
-		/* Whoever waits for it gets a failure. */
-		if (o != w && (o->work || o->emulation))
-			any |= tess_work_test(o) == TESS_PENDING;
-	}
-	return any;
-}

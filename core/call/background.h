@@ -1,10 +1,9 @@
 /*
- * background.h - works that progress while this rank waits for other works.
+ * background.h - works that are tested while this rank waits for other works.
  *
- * A send is done when its receiver has taken it, and a rank that has started one often goes on
- * without waiting. Backends may move data only during calls, and only of the group that is called.
- * So a rank that waits in one group for a rank that needs, over others, what this one sends in
- * another group would wait for ever: sends in the background are tested meanwhile.
+ * A rank often starts a send and continues without waiting for its end. Backends may move data only
+ * during calls of the send's group. Ranks then deadlock if this rank waits in another group for a
+ * rank that depends, through further ranks, on the send. So waits test the works of this list.
  */
 #ifndef TESS_CALL_BACKGROUND_H
 #define TESS_CALL_BACKGROUND_H
@@ -18,7 +17,5 @@
 void tess_background_add(struct tess_work *w);
 /* Removes a work that may be in the background. */
 void tess_background_remove(struct tess_work *w);
-/* Tests the works in the background but `w`, which is awaited; false: there are none. */
-bool tess_background_test(const struct tess_work *w);
 
 #endif

@@ -19,7 +19,7 @@
 #include <string.h>
 
 enum { BATCH_KEYS_MAX = 64 }; /* maximum number of a batch's calls that a passed deadline reports */
-enum { BACKGROUND_NS = 500000 }; /* between tests of works in the background */
+enum { BACKGROUND_NS = 500000 }; /* interval of tests of works in the background */
 
 void tess_work_release_backend(struct tess_work *w)
 {
@@ -122,7 +122,7 @@ tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadl
 	if (why == TESS_ETIMEOUT && tess_now() >= deadline) {
 		snprintf(sentence, sizeof sentence, "%s was not finished by its deadline", text);
 		w->state = fail_deadline(w, sentence);
-		/* The group is aborted. No rank moves the caller's data after this. */
+		/* In the aborted group, ranks may move the caller's data until this wait ends. */
 		if (deadline < w->coll.deadline && w->work && w->by.backend->abort) {
 			tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
 			w->state = tess_world_failure(world);
@@ -189,6 +189,20 @@ static void progress_others(const struct tess_work *w)
 			test_work(o);
 }
 
+/* Tests works in the background, except `w`; returns true if any is pending. */
+static bool test_background(const struct tess_work *w)
+{
+	bool any = false;
+
+	for (struct tess_work *o = w->group->world->background, *next; o; o = next) {
+		next = o->next_in_background;
+		/* A failure is returned to the caller that waits for it. */
+		if (o != w && is_under_way(o))
+			any |= tess_work_test(o) == TESS_PENDING;
+	}
+	return any;
+}
+
 /* Tests at increasing intervals, and never waits in the backend, which may not return. */
 static tess_status poll_work(struct tess_work *w, int64_t deadline)
 {
@@ -202,7 +216,7 @@ static tess_status poll_work(struct tess_work *w, int64_t deadline)
 		if (st != TESS_PENDING)
 			return st;
 		progress_others(w);
-		tess_background_test(w);
+		test_background(w);
 		if ((st = tess_world_check(w->group->world)))
 			return st;
 		now = tess_now();
@@ -264,12 +278,12 @@ static tess_status wait_in_backend(struct tess_work *w, int64_t deadline)
 	                    : tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
 }
 
-/* Waits in the backend, with pauses while works are in the background. */
-static tess_status wait_with_pauses(struct tess_work *w, int64_t deadline)
+/* Waits in the backend, interrupted by tests while works in the background are pending. */
+static tess_status wait_with_tests(struct tess_work *w, int64_t deadline)
 {
-	while (w->group->world->background && tess_background_test(w)) {
-		int64_t now = tess_now(), pause = now + BACKGROUND_NS;
-		tess_status st = wait_in_backend(w, pause < deadline ? pause : deadline);
+	while (test_background(w)) {
+		int64_t now = tess_now(), until = now + BACKGROUND_NS;
+		tess_status st = wait_in_backend(w, until < deadline ? until : deadline);
 
 		if (st != TESS_ETIMEOUT || now >= deadline)
 			return st;
@@ -285,12 +299,12 @@ static tess_status wait_work(struct tess_work *w, int64_t deadline)
 	if (!w->by.backend->abort || w->group->p2p_channel || has_host_works(w))
 		return poll_work(w, deadline);
 	if (w->emulation || !w->report_at || w->report_at >= deadline)
-		return wait_with_pauses(w, deadline);
-	st = wait_with_pauses(w, w->report_at);
+		return wait_with_tests(w, deadline);
+	st = wait_with_tests(w, w->report_at);
 	if (st != TESS_ETIMEOUT)
 		return st;
 	tess_work_report(w);
-	return wait_with_pauses(w, deadline);
+	return wait_with_tests(w, deadline);
 }
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)

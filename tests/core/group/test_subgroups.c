@@ -307,7 +307,7 @@ static tess_status send_in_background(struct tess_world *w, void *arg)
 
 	(void)arg;
 	c.kind = me ? TESS_RECV : TESS_SEND;
-	c.peer = me ? me == 2 ? 0 : 2 : 2;
+	c.peer = me == 2 ? 0 : 2;
 	data[COUNT - 1] = me ? 0 : 7;
 	if (!st && me == 0)
 		st = tess_group_start(all, &c, &work);
