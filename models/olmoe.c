@@ -46,28 +46,21 @@ static struct tess_tensor *forward_olmoe(struct tess_nn *nn, struct tess_tensor 
 	}
 static const struct tess_rule tp[] = { ENDS, TESS_DECODER_TP_EXPERTS(LAYER), { 0 } };
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
-static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
-	                                  { LAYER "input_layernorm", "sequence_parallel" },
-	                                  { LAYER "self_attn", "module_allgather" },
-	                                  PROJECTIONS,
-	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
-	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
-	                                  { LAYER "mlp", "module_allgather" },
-	                                  TESS_DECODER_TP_SP_EXPERTS(LAYER),
-	                                  { "model.norm", "sequence_parallel" },
-	                                  { "lm_head", "colwise_gather_output" },
-	                                  { 0 } };
+#define SP \
+	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
+		{ LAYER "input_layernorm", "sequence_parallel" }, \
+		{ LAYER "self_attn", "module_allgather" }, PROJECTIONS, \
+		{ LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
+		{ LAYER "post_attention_layernorm", "sequence_parallel" }, \
+		{ "model.norm", "sequence_parallel" }, \
+	{ \
+		"lm_head", "colwise_gather_output" \
+	}
+static const struct tess_rule tp_sp[] = {
+	SP, { LAYER "mlp", "module_allgather" }, TESS_DECODER_TP_SP_EXPERTS(LAYER), { 0 }
+};
 static const struct tess_rule ep[] = { ENDS, TESS_DECODER_EP_EXPERTS(LAYER), { 0 } };
-static const struct tess_rule ep_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
-	                                  { LAYER "input_layernorm", "sequence_parallel" },
-	                                  { LAYER "self_attn", "module_allgather" },
-	                                  PROJECTIONS,
-	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
-	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
-	                                  TESS_DECODER_EP_SP_EXPERTS(LAYER),
-	                                  { "model.norm", "sequence_parallel" },
-	                                  { "lm_head", "colwise_gather_output" },
-	                                  { 0 } };
+static const struct tess_rule ep_sp[] = { SP, TESS_DECODER_EP_SP_EXPERTS(LAYER), { 0 } };
 static const struct tess_stored stored[] = { TESS_DECODER_STORED_EXPERTS, { 0 } };
 static const struct tess_preset presets[] = { { "tp", tp },       { "tp+sp", tp_sp }, { "ep", ep },
 	                                      { "ep+sp", ep_sp }, { "hf", tp },       { 0 } };

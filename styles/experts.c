@@ -10,31 +10,31 @@
 static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 
-/* Leaves rows as they are: the core exchanges them. */
-static tess_status layout_as_is(const struct tess_site *s, struct tess_io *out)
+/* Refuses what follows the colon, and modules of kinds other than experts and `other`. */
+static tess_status check_experts_kind(const struct tess_site *s, const char *other)
 {
 	tess_status st = tess_site_refuse_config(s);
 
+	if (st || !strcmp(s->kind, "experts") || !strcmp(s->kind, other))
+		return st;
+	return s->host->fail(TESS_EINVAL, "%s: %s is for experts, not for a module of kind %s",
+	                     s->module, s->style, s->kind);
+}
+
+/* Leaves rows as they are: the core exchanges them. */
+static tess_status layout_as_is(const struct tess_site *s, struct tess_io *out)
+{
 	(void)out;
-	if (!st && strcmp(s->kind, "experts") != 0)
-		st = s->host->fail(TESS_EINVAL,
-		                   "%s: %s is for experts, not for a module of kind %s", s->module,
-		                   s->style, s->kind);
-	return st;
+	return check_experts_kind(s, "experts");
 }
 
 static tess_status layout_experts(const struct tess_site *s, struct tess_io *out)
 {
-	tess_status st = tess_site_refuse_config(s);
+	tess_status st = check_experts_kind(s, "module");
 
-	if (st)
-		return st;
-	if (strcmp(s->kind, "experts") != 0 && strcmp(s->kind, "module") != 0)
-		return s->host->fail(TESS_EINVAL,
-		                     "%s: %s is for experts, not for a module of kind %s",
-		                     s->module, s->style, s->kind);
-	out->in[0] = out->out[0] = whole;
-	return TESS_OK;
+	if (!st)
+		out->in[0] = out->out[0] = whole;
+	return st;
 }
 
 static tess_status layout_reduce_scatter(const struct tess_site *s, struct tess_io *out)

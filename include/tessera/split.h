@@ -93,4 +93,17 @@ static inline int64_t tess_node_count(int64_t n, int64_t lo, int64_t hi)
 	return count;
 }
 
+/*
+ * Returns the depth of the smallest node of n units that contains the units a and b: a sum adds
+ * their halves there. 0 <= a < b < n <= 2^30.
+ */
+static inline int32_t tess_node_shared_depth(int64_t n, int64_t a, int64_t b)
+{
+	int32_t depth = 0;
+
+	while ((a << (depth + 1)) / n == (b << (depth + 1)) / n)
+		depth++;
+	return depth;
+}
+
 #endif

@@ -21,9 +21,7 @@ void tess_backward_record_rope(struct tess_backward *b, const struct tess_record
 
 	if (!d)
 		return;
-	d->nnum = rec->nnum;
-	for (int32_t i = 0; i < rec->nnum; i++)
-		d->num[i] = rec->num[i];
+	tess_record_copy_numbers(d, rec);
 	d->num[TESS_ROPE_INVERSE] = 1;
 	tess_backward_give(b, rec->in[0], d->out[0]);
 }
@@ -124,9 +122,7 @@ void tess_backward_record_attention(struct tess_backward *b, const struct tess_r
 	                       rec->nweight, rec->weight);
 	if (!d)
 		return;
-	d->nnum = rec->nnum;
-	for (int32_t i = 0; i < rec->nnum; i++)
-		d->num[i] = rec->num[i];
+	tess_record_copy_numbers(d, rec);
 	tess_backward_give(b, rec->in[0], out[0]);
 	for (int32_t i = 1; i < 1 + nkv; i++)
 		give_shared_heads(b, rec->in[i], out[i]);

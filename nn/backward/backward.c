@@ -35,8 +35,7 @@ void tess_backward_record_scale(struct tess_backward *b, const struct tess_recor
 
 	if (!scale)
 		return;
-	scale->nnum = rec->nnum;
-	scale->num[TESS_SCALE_FACTOR] = rec->num[TESS_SCALE_FACTOR];
+	tess_record_copy_numbers(scale, rec);
 	tess_backward_give(b, rec->in[0], d);
 }
 
@@ -52,8 +51,7 @@ void tess_backward_record_glu(struct tess_backward *b, const struct tess_record 
 	                       NULL);
 	if (!d)
 		return;
-	d->nnum = rec->nnum;
-	d->num[TESS_GLU_ACTIVATION] = rec->num[TESS_GLU_ACTIVATION];
+	tess_record_copy_numbers(d, rec);
 	for (int32_t i = 0; i < rec->nin; i++)
 		tess_backward_give(b, rec->in[i], out[i]);
 }
@@ -114,9 +112,7 @@ void tess_backward_record_clamp(struct tess_backward *b, const struct tess_recor
 	          : NULL;
 	if (!clamp)
 		return;
-	clamp->nnum = rec->nnum;
-	clamp->num[TESS_CLAMP_LOW] = rec->num[TESS_CLAMP_LOW];
-	clamp->num[TESS_CLAMP_HIGH] = rec->num[TESS_CLAMP_HIGH];
+	tess_record_copy_numbers(clamp, rec);
 	tess_backward_give(b, rec->in[0], d);
 }
 

@@ -19,9 +19,7 @@ void tess_backward_record_route(struct tess_backward *b, const struct tess_recor
 
 	if (!route)
 		return;
-	route->nnum = rec->nnum;
-	for (int32_t i = 0; i < rec->nnum; i++)
-		route->num[i] = rec->num[i];
+	tess_record_copy_numbers(route, rec);
 	if (b->r->p->balance)
 		tess_backward_give(b, rec->in[0], tess_backward_record_balance_d(b, rec));
 	tess_backward_give(b, rec->in[0], d);
@@ -49,7 +47,7 @@ static const struct tess_record *find_experts(const struct tess_backward *b,
 
 /* ---- exchanges of rows ----------------------------------------------------------------------- */
 
-/* Returns the exchange of rows that gave x (or, `back`, that returns x); NULL: there is none. */
+/* Returns the exchange that gave the rows x or, with `back`, returns them; NULL: there is none. */
 static const struct tess_record *find_row_exchange(const struct tess_backward *b,
                                                    const struct tess_tensor *x, bool back)
 {
@@ -79,9 +77,7 @@ static struct tess_tensor *exchange_gradient_rows(struct tess_backward *b,
 	if (!again)
 		return NULL;
 	again->along = rec->along;
-	again->nnum = rec->nnum;
-	for (int32_t i = 0; i < rec->nnum; i++)
-		again->num[i] = rec->num[i];
+	tess_record_copy_numbers(again, rec);
 	return y;
 }
 
@@ -144,9 +140,7 @@ static struct tess_tensor *record_experts_d(struct tess_backward *b, const struc
 	                                      1 + rec->nweight, out, rec->nweight, rec->weight);
 	if (!d)
 		return NULL;
-	d->nnum = rec->nnum;
-	for (int32_t i = 0; i < rec->nnum; i++)
-		d->num[i] = rec->num[i];
+	tess_record_copy_numbers(d, rec);
 	out[0]->sum = rec->out[0]->sum ? up->dim[up->out_dim] : NULL;
 	for (int32_t i = 0; i < rec->nweight; i++)
 		tess_backward_give_weight(b, rec->weight[i], out[1 + i]);

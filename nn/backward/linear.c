@@ -125,7 +125,7 @@ static struct tess_tensor *record_dx(struct tess_backward *b, const struct tess_
 	if (!d)
 		return NULL;
 	if (rec->nnum && rec->num[TESS_LINEAR_MATH] == TESS_BF16)
-		d->nnum = TESS_LINEAR_NUMS, d->num[TESS_LINEAR_MATH] = TESS_BF16;
+		tess_record_copy_numbers(d, rec);
 	dx->sum = join_outputs(b, rec);
 	return dx->sum ? dx : NULL;
 }
@@ -279,8 +279,6 @@ void tess_backward_record_norm(struct tess_backward *b, const struct tess_record
 	       : NULL;
 	if (!d)
 		return;
-	d->nnum = rec->nnum;
-	for (int32_t i = 0; i < rec->nnum; i++)
-		d->num[i] = rec->num[i];
+	tess_record_copy_numbers(d, rec);
 	tess_backward_give(b, rec->in[0], dx);
 }

@@ -53,8 +53,8 @@ struct tess_step {
 		};
 		struct { /* COLL */
 			struct tess_coll coll;
-			/* counts depend on routing, and are those of the worst case before a run:
-			 * bytes that the rank is expected to send; else 0 */
+			/* if each run sets the counts, which are those of the worst case before:
+			 * the bytes that the rank is expected to send; else 0 */
 			double expected;
 		};
 		struct { /* ROWS; packs: before the all_to_all, else after it */

@@ -25,16 +25,6 @@ static void list_owned_rows(struct build *b, struct tess_row_exchange *x,
 	x->owned = owned;
 }
 
-/* Returns the depth of the smallest node of a tree of n units that contains units a and b > a. */
-static int32_t find_shared_depth(int64_t n, int64_t a, int64_t b)
-{
-	int32_t depth = 0;
-
-	while ((a << (depth + 1)) / n == (b << (depth + 1)) / n)
-		depth++;
-	return depth;
-}
-
 /* Counts the additions after each node of a tree of n units, as a stack machine makes them. */
 static void count_node_merges(int64_t n, int32_t nnodes, struct tess_row_node *node)
 {
@@ -42,7 +32,7 @@ static void count_node_merges(int64_t n, int32_t nnodes, struct tess_row_node *n
 
 	for (int32_t i = 0; i < nnodes; i++) {
 		int32_t depth =
-			i + 1 < nnodes ? find_shared_depth(n, node[i].lo, node[i + 1].lo) : -1;
+			i + 1 < nnodes ? tess_node_shared_depth(n, node[i].lo, node[i + 1].lo) : -1;
 
 		for (node[i].merges = 0; count && open[count - 1] > depth; count--)
 			node[i].merges++;
@@ -95,17 +85,6 @@ static int64_t count_rank_nodes(const struct tess_row_exchange *x, int32_t rank)
 	return n;
 }
 
-/* Returns the probability that a row that chooses `top` of n experts chooses one of `held`. */
-static double find_chosen_share(int64_t n, int64_t top, int64_t held)
-{
-	double none = 1;
-
-	for (int64_t i = 0; i < top; i++)
-		none *= n - i > 0 ? (double)(n - held - i > 0 ? n - held - i : 0) / (double)(n - i)
-		                  : 0;
-	return 1 - none;
-}
-
 /* Adds the elements of an exchange between two ranks: in the worst case, and expected. */
 static void count_exchanged_rows(const struct tess_row_exchange *x, int64_t experts, int64_t top,
                                  int32_t owner, int32_t holder, uint64_t *count, double *expected)
@@ -117,7 +96,8 @@ static void count_exchanged_rows(const struct tess_row_exchange *x, int64_t expe
 	for (int32_t i = 0; i < x->nnodes && expected; i++)
 		if (x->node[i].rank == holder)
 			*expected += (double)rows * (double)x->columns *
-			             find_chosen_share(experts, top, x->node[i].hi - x->node[i].lo);
+			             tess_experts_find_share(experts, top,
+			                                     x->node[i].hi - x->node[i].lo);
 }
 
 /* Limits the sum of counts: each of this rank's rows is in at most `top` of the blocks. */

@@ -25,6 +25,15 @@ const char *tess_record_kind_name(int32_t kind)
 	return kind > 0 && kind < TESS_REC_KINDS ? names[kind] : "unknown";
 }
 
+double tess_experts_find_share(int64_t n, int64_t top, int64_t held)
+{
+	double none = 1;
+
+	for (int64_t i = 0; i < top; i++)
+		none *= n - held > i ? (double)(n - held - i) / (double)(n - i) : 0;
+	return 1 - none;
+}
+
 int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move)
 {
 	int32_t call = tess_move_choose_call(move->in[0]->place[move->along],

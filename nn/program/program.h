@@ -36,8 +36,8 @@ enum {
 	TESS_REC_STRAIGHT, /* in[1], with the gradient of in[0] */
 	/*
 	 * sends rows to the ranks of their experts, S(0) -> R, or returns results, P -> S(0);
-	 * in[1]: routing weights S(0), in[2]: S(1). Rows of an R that no expert of the rank reads
-	 * are undefined
+	 * in[1]: routing weights S(0), in[2]: the same S(1). The out R has all rows; those that no
+	 * expert of the rank reads are undefined
 	 */
 	TESS_REC_EXPERT_ROWS,
 	TESS_REC_KINDS
@@ -290,8 +290,22 @@ static inline bool tess_program_is_exact(const struct tess_program *p)
 /* Returns the load balancing loss of a step, times its factor, from p->balance; 0: none. */
 double tess_program_compute_balance(const struct tess_program *p, const float *totals);
 
+/*
+ * Returns the probability that a row requests one of `held` of n experts, if it requests `top` of
+ * them, all equally often. 0 <= held <= n, top <= n.
+ */
+double tess_experts_find_share(int64_t n, int64_t top, int64_t held);
+
 /* Frees a program and closes the states of its styles. NULL: does nothing. */
 void tess_program_free(struct tess_program *p);
+
+/* Gives a record the numbers of another one, of a kind whose numbers have the same order. */
+static inline void tess_record_copy_numbers(struct tess_record *to, const struct tess_record *from)
+{
+	to->nnum = from->nnum;
+	for (int32_t i = 0; i < from->nnum; i++)
+		to->num[i] = from->num[i];
+}
 
 /* Returns the name of a record's kind: "linear", "move". Never NULL. */
 const char *tess_record_kind_name(int32_t kind);

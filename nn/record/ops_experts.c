@@ -75,8 +75,9 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 /* ---- experts --------------------------------------------------------------------------------- */
 
 /*
- * TESS_ROWS_FEWER sends requested rows if ranks request at most this share of them, since packing
- * copies rows twice more, and in inference if a rank has about so many rows (docs/benchmarks.md).
+ * TESS_ROWS_FEWER sends requested rows if ranks request at most FEWER_SHARE of all rows, since
+ * packing copies each row twice more. In inference ranks also need FEWER_ROWS rows on average
+ * (docs/benchmarks.md).
  */
 #define FEWER_SHARE 0.6
 enum { FEWER_ROWS = 16 };
@@ -84,7 +85,7 @@ enum { FEWER_ROWS = 16 };
 struct expert_exchange { /* of rows with the ranks that hold their experts */
 	int32_t along; /* the mesh dimension; -1: the style requests none */
 	bool requested; /* by all_to_all; else all rows are gathered, and the results summed */
-	bool replicated; /* x is, so its rows are not sent */
+	bool replicated; /* every rank has all rows of x, so none is sent */
 	struct tess_tensor *mine, *here; /* routing weights S(0) and S(1) along it; or NULL */
 };
 
@@ -315,32 +316,21 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 
 /* ---- exchanges of rows ----------------------------------------------------------------------- */
 
-/* Returns the probability that a row requests an expert of coordinate q along the exchange. */
-static double find_request_share(const struct tess_recorder *r, const struct mixture *e, int32_t q)
-{
-	const struct tess_dim *experts = e->routing->dim[1];
-	int64_t n = experts->size;
-	int64_t held = tess_dim_get_owned_size(experts, r->p->mesh.dim[e->rows.along].size, q);
-	double none = 1;
-
-	for (int64_t i = 0; i < e->top; i++)
-		none *= n - held > i ? (double)(n - held - i) / (double)(n - i) : 0;
-	return 1 - none;
-}
-
 /*
  * Returns whether sending requested rows moves clearly fewer bytes than a gather of all rows. Rows
  * that are replicated need no gather.
  */
 static bool sends_fewer_bytes(const struct tess_recorder *r, const struct mixture *e)
 {
+	const struct tess_dim *experts = e->routing->dim[1];
 	int32_t n = r->p->mesh.dim[e->rows.along].size;
 	double shares = 0;
 
 	if (e->rows.replicated || (!r->p->training && e->x->dim[0]->size < FEWER_ROWS * n))
 		return false;
 	for (int32_t q = 0; q < n; q++)
-		shares += find_request_share(r, e, q);
+		shares += tess_experts_find_share(experts->size, e->top,
+		                                  tess_dim_get_owned_size(experts, n, q));
 	return shares <= FEWER_SHARE * n;
 }
 

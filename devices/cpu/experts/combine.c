@@ -5,23 +5,14 @@ enum { CHUNK = 256 }; /* columns added at a time */
 enum { LEVELS = 32 };
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
 
-/* Returns the depth of the smallest node that contains units a and b > a of n. */
-static int find_common_depth(int64_t n, int64_t a, int64_t b)
-{
-	int depth = 0;
-
-	while ((a << (depth + 1)) / n == (b << (depth + 1)) / n)
-		depth++;
-	return depth;
-}
-
 /* Counts the merges of each leaf with the previous ones; all end in one value. */
 static void count_merges(int64_t units, int64_t n, struct leaf *leaf)
 {
 	int open[LEVELS], depth, count = 0;
 
 	for (int64_t i = 0; i < n; i++) {
-		depth = i + 1 < n ? find_common_depth(units, leaf[i].unit, leaf[i + 1].unit) : -1;
+		depth = i + 1 < n ? tess_node_shared_depth(units, leaf[i].unit, leaf[i + 1].unit)
+		                  : -1;
 		for (leaf[i].merges = 0; count && open[count - 1] > depth; count--)
 			leaf[i].merges++;
 		open[count++] = depth;

@@ -134,6 +134,31 @@ START_TEST(nodes_of_long_runs)
 }
 END_TEST
 
+/* Returns whether `unit` > a is in the part of 2^depth of n units that contains unit a. */
+static bool is_in_part(int64_t n, int32_t depth, int64_t a, int64_t unit)
+{
+	int64_t m = (int64_t)1 << depth, i = 0;
+
+	while (tess_edge(n, m, i + 1) <= a)
+		i++;
+	return unit < tess_edge(n, m, i + 1);
+}
+
+START_TEST(smallest_shared_nodes)
+{
+	for (int64_t n = 2; n <= 40; n++)
+		for (int64_t a = 0; a < n; a++)
+			for (int64_t b = a + 1; b < n; b++) {
+				int32_t depth = tess_node_shared_depth(n, a, b);
+
+				MUST(is_in_part(n, depth, a, b));
+				MUST(!is_in_part(n, depth + 1, a, b));
+			}
+	ck_assert_int_eq(tess_node_shared_depth(1 << 30, 0, 1), 29);
+	ck_assert_int_eq(tess_node_shared_depth(1 << 30, 0, (1 << 30) - 1), 0);
+}
+END_TEST
+
 /*
  * Checks the cost of rank counts that are no powers of 2: the average number of nodes of a rank,
  * for P = 1..8.
@@ -160,4 +185,4 @@ START_TEST(nodes_of_32_units)
 END_TEST
 
 SUITE_MAIN("split", rounds_up, parts_cover_and_differ_by_one, parts_nest, nodes_of_every_run,
-           nodes_of_ranks, nodes_of_long_runs, nodes_of_32_units)
+           nodes_of_ranks, nodes_of_long_runs, smallest_shared_nodes, nodes_of_32_units)
