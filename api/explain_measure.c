@@ -75,7 +75,7 @@ static tess_status measure_rank(struct explanation *x, const struct tess_program
 	out->gradients = l->gradient_bytes;
 	tess_explaining_measure_files(x, l, &files, pages);
 	out->total = out->weights + out->gradients + out->state + out->step +
-	             (files.pinned ? 0 : out->transfer);
+	             tess_explained_get_transfer(out);
 	return TESS_OK;
 }
 

@@ -273,11 +273,35 @@ static tess_status read_links(const struct machine_reader *r, json_t *root)
 	return st;
 }
 
+/* Reads what is known of the disk and the memory of a host. */
+static tess_status read_host(const struct machine_reader *r, json_t *root)
+{
+	struct tess_machine *m = r->m;
+	const struct {
+		const char *of, *key;
+		double max;
+		double *to;
+	} number[] = {
+		{ "disk", "read", 1e15, &m->disk_read },
+		{ "disk", "write", 1e15, &m->disk_write },
+		{ "disk", "size", 1e18, &m->disk_size },
+		{ "host", "read", 1e15, &m->host_read },
+		{ "host", "write", 1e15, &m->host_write },
+		{ "host", "memory", 1e15, &m->host_memory },
+		{ "host", "size", 1e18, &m->host_size },
+	};
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0; i < sizeof number / sizeof *number && !st; i++)
+		st = tess_json_get_number(r->where, json_object_get(root, number[i].of),
+		                          number[i].key, 0, number[i].max, number[i].to);
+	return st;
+}
+
 static tess_status read_machine(const struct machine_reader *r, json_t *root)
 {
 	struct tess_machine *m = r->m;
-	json_t *corrections = json_object_get(root, "corrections"),
-	       *disk = json_object_get(root, "disk"), *host = json_object_get(root, "host");
+	json_t *corrections = json_object_get(root, "corrections");
 	const char *name = json_string_value(json_object_get(root, "name"));
 	const char *about = json_string_value(json_object_get(root, "about"));
 	const char *measured = json_string_value(json_object_get(root, "measured"));
@@ -299,19 +323,7 @@ static tess_status read_machine(const struct machine_reader *r, json_t *root)
 	if (!st)
 		st = read_factors(r, corrections, "memory", holds_names, TESS_HOLDS, m->holds);
 	if (!st)
-		st = tess_json_get_number(r->where, disk, "read", 0, 1e15, &m->disk_read);
-	if (!st)
-		st = tess_json_get_number(r->where, disk, "write", 0, 1e15, &m->disk_write);
-	if (!st)
-		st = tess_json_get_number(r->where, disk, "size", 0, 1e18, &m->disk_size);
-	if (!st)
-		st = tess_json_get_number(r->where, host, "read", 0, 1e15, &m->host_read);
-	if (!st)
-		st = tess_json_get_number(r->where, host, "write", 0, 1e15, &m->host_write);
-	if (!st)
-		st = tess_json_get_number(r->where, host, "memory", 0, 1e15, &m->host_memory);
-	if (!st)
-		st = tess_json_get_number(r->where, host, "size", 0, 1e18, &m->host_size);
+		st = read_host(r, root);
 	return st ? st : tess_json_get_number(r->where, root, "error", 0, 10, &m->error);
 }
 

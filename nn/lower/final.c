@@ -8,8 +8,17 @@ struct build_final {
 	bool *wanted; /* by weight: it is announced, once */
 	int32_t *last; /* by weight: the last record that has it */
 	int32_t *left; /* by weight: parts of its gradient that are not stored yet */
-	bool any; /* some rank has values in a file: all ranks announce their losses */
 };
+
+/* Returns whether some rank has values in a file: all ranks announce their losses. */
+static bool has_files(const struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (p->weight[i]->state_location == TESS_LOCATION_DISK ||
+		    p->weight[i]->rest_location == TESS_LOCATION_DISK)
+			return true;
+	return false;
+}
 
 /* Chooses the weights that are announced: no tables of tied heads. */
 static void choose_weights(struct build *b, struct build_final *f)
@@ -19,8 +28,6 @@ static void choose_weights(struct build *b, struct build_final *f)
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i];
 
-		f->any = f->any || w->state_location == TESS_LOCATION_DISK ||
-		         w->rest_location == TESS_LOCATION_DISK;
 		f->wanted[i] = tess_weight_is_trained(p, w) && !w->table &&
 		               (tess_weight_has_stored_state(p, w, b->l->rank) ||
 		                tess_weight_is_fetched(p, w, b->l->rank));
@@ -36,10 +43,12 @@ static void choose_weights(struct build *b, struct build_final *f)
 void build_plan_final(struct build *b)
 {
 	struct tess_arena *arena = &b->l->arena;
-	struct build_final *f = TESS_NEW(arena, struct build_final, 1);
+	struct build_final *f;
 
-	if (b->p->nstages > 1) /* updated after the last action */
+	/* weights of stages are updated after the last action */
+	if (b->p->nstages > 1 || !has_files(b->p))
 		return;
+	f = TESS_NEW(arena, struct build_final, 1);
 	if (f) {
 		f->wanted = TESS_NEW(arena, bool, b->p->nweights);
 		f->last = TESS_NEW(arena, int32_t, b->p->nweights);
@@ -81,7 +90,7 @@ void build_announce_record(struct build *b, const struct tess_record *rec)
 {
 	if (!b->final || b->status)
 		return;
-	for (int32_t i = 0; i < rec->nout && b->final->any; i++)
+	for (int32_t i = 0; i < rec->nout; i++)
 		if (rec->out[i] == b->p->loss)
 			build_add_step(b, TESS_STEP_FINAL)->final_weight = NULL;
 	for (int32_t i = 0; i < rec->nweight; i++)

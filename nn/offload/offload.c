@@ -212,6 +212,21 @@ bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_we
 	}
 }
 
+bool tess_offload_has_updated(const struct tess_offload_layout *s, const struct tess_weight *w)
+{
+	const struct tess_stored_weight *stored = &s->weight[w->index];
+
+	return stored->trained && (stored->fetched || stored->has_state);
+}
+
+bool tess_offload_is_moved(const struct tess_offload_layout *s, const struct tess_weight *w,
+                           int32_t what, int64_t at, int64_t n, struct tess_stored_run *out)
+{
+	if ((what == TESS_WEIGHT && w->dtype == TESS_F32) || what >= TESS_MOMENT1 + s->moments)
+		return false;
+	return tess_offload_find(s, w, what, at, n, out) != s->pinned;
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Names the first weight of a file, for which no folder is given. */

@@ -69,10 +69,20 @@ struct tess_stored_run { /* adjacent elements in a file */
 };
 /*
  * Finds elements [at, at + n) of what a rank keeps of a weight (`what`: TESS_WEIGHT, ...), or as
- * many of them as are adjacent. Returns false if they are in memory.
+ * many of them as are adjacent. Returns false if they are in memory; out->file is then the file of
+ * such values.
  */
 bool tess_offload_find(const struct tess_offload_layout *s, const struct tess_weight *w,
                        int32_t what, int64_t at, int64_t n, struct tess_stored_run *out);
+/* Returns whether the update changes values of a weight that are in files. */
+bool tess_offload_has_updated(const struct tess_offload_layout *s, const struct tess_weight *w);
+/*
+ * Finds elements of such a weight as tess_offload_find does, and returns whether the update moves
+ * them: they are in a file, or in memory of the device if the files are memory of the host. It does
+ * not use f32 weights, only their masters.
+ */
+bool tess_offload_is_moved(const struct tess_offload_layout *s, const struct tess_weight *w,
+                           int32_t what, int64_t at, int64_t n, struct tess_stored_run *out);
 
 struct tess_offload {
 	struct tess_offload_layout layout;

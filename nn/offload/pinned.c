@@ -2,11 +2,10 @@
 
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
+#include "nn/offload/offload.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
-
-enum { PINNED_ALIGN = 4096 };
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -17,10 +16,10 @@ static bool has_host_memory(const struct tess_pinned_device *d)
 
 tess_status tess_pinned_alloc(const struct tess_pinned_device *d, uint64_t bytes, void **out)
 {
-	bytes = (bytes + PINNED_ALIGN - 1) / PINNED_ALIGN * PINNED_ALIGN;
+	bytes = tess_offload_pad(bytes);
 	if (has_host_memory(d))
 		return TESS_PLUGIN_CALL(d->table, NULL, host_alloc, d->self, bytes, out);
-	*out = aligned_alloc(PINNED_ALIGN, bytes);
+	*out = aligned_alloc(TESS_DISK_ALIGN, bytes);
 	return *out ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 

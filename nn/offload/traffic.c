@@ -57,57 +57,36 @@ void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess
 
 /* ---- the end of a step ----------------------------------------------------------------------- */
 
-/* Adds what is copied to memory of the host to be changed there, and what is copied back. */
-static void add_copied_weight(const struct tess_offload_layout *files, const struct tess_weight *w,
-                              struct tess_traffic *sum)
-{
-	int64_t n = tess_weight_get_kept(files->program, w, files->rank, TESS_STATE).len;
-
-	for (int32_t what = TESS_WEIGHT; what < TESS_MOMENT1 + files->moments && n; what++) {
-		uint64_t bytes = count_moved_bytes(w, what, n);
-		bool own = what == TESS_MASTER && w->dtype == TESS_F32;
-		struct tess_stored_run run;
-		int32_t kind = find_traffic_kind(what, own ? TESS_REST : TESS_STATE);
-
-		if ((what == TESS_WEIGHT && w->dtype == TESS_F32) ||
-		    tess_offload_find(files, w, what, 0, n, &run))
-			continue;
-		kind = what == TESS_WEIGHT ? TESS_TRAFFIC_WEIGHTS : kind;
-		sum->written[kind] += what == TESS_WEIGHT ? 0 : bytes;
-		sum->read[kind] += what == TESS_GRADIENT ? 0 : bytes;
-	}
-}
-
-/* Adds the update of one weight, as nn/train/update.c does it. */
+/*
+ * Adds the update of one weight, as nn/train/update.c does it: what is in files is read, and
+ * written once it has changed. Next to a device with memory of its own, what is not in memory of
+ * the host is copied to it to be changed there, and copied back.
+ */
 static void add_updated_weight(const struct tess_offload_layout *files, const struct tess_weight *w,
                                struct tess_traffic *sum)
 {
 	int64_t n = tess_weight_get_kept(files->program, w, files->rank, TESS_STATE).len;
+	uint64_t *fetched = files->pinned ? sum->written : sum->read;
+	uint64_t *returned = files->pinned ? sum->read : sum->written;
 
-	for (int32_t what = TESS_WEIGHT; what < TESS_MOMENT1 + files->moments && n; what++) {
+	for (int32_t what = TESS_WEIGHT; what <= TESS_MOMENT2 && n; what++) {
 		uint64_t bytes = count_moved_bytes(w, what, n);
 		struct tess_stored_run run;
 		int32_t kind;
 
-		if ((what == TESS_WEIGHT && w->dtype == TESS_F32) || /* its own master */
-		    !tess_offload_find(files, w, what, 0, n, &run))
+		if (!tess_offload_is_moved(files, w, what, 0, n, &run))
 			continue;
 		kind = find_traffic_kind(what, run.file);
-		sum->read[kind] += what == TESS_WEIGHT ? 0 : bytes;
-		sum->written[kind] += what == TESS_GRADIENT ? 0 : bytes;
+		fetched[kind] += what == TESS_WEIGHT ? 0 : bytes;
+		returned[kind] += what == TESS_GRADIENT ? 0 : bytes;
 	}
 }
 
 void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum)
 {
-	for (int32_t i = 0; i < files->program->nweights; i++) {
-		const struct tess_stored_weight *stored = &files->weight[i];
-
-		if (stored->trained && !files->pinned)
+	for (int32_t i = 0; i < files->program->nweights; i++)
+		if (tess_offload_has_updated(files, files->program->weight[i]))
 			add_updated_weight(files, files->program->weight[i], sum);
-		else if (stored->trained && (stored->has_state || stored->fetched))
-			add_copied_weight(files, files->program->weight[i], sum);
-	}
 }
 
 /* Adds the weights of which each rank has updated a share, and all keep all elements. */

@@ -113,11 +113,12 @@ tess_status tess_norm_add_part(const struct tess_opened_device *device,
                                const struct tess_parameters *s, const struct tess_norm_part *part,
                                struct tess_accumulator *sum)
 {
+	const struct tess_parameter *a = &s->each[part->weight->index];
 	tess_status st = TESS_OK;
 
-	for (int64_t i = 0; i < s->ntensors && !st; i++)
-		if (s->tensor[i].weight == part->weight && s->tensor[i].about.trained)
-			st = add_owned_squares(device, s, &s->tensor[i], part, sum);
+	for (int64_t i = 0; i < a->ntensors && !st; i++)
+		if (a->tensor[i].about.trained)
+			st = add_owned_squares(device, s, &a->tensor[i], part, sum);
 	return st;
 }
 

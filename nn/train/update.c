@@ -14,34 +14,6 @@ enum { PART = 1 << 18 }; /* elements that are changed while the disk gets no req
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
-/* Returns whether a bucket uses a value: an f32 weight is its master. */
-static bool is_value_used(const struct tess_weight *w, int32_t what)
-{
-	return what != TESS_WEIGHT || w->dtype != TESS_F32;
-}
-
-/* Returns whether a weight has values that are not where the device computes. */
-static bool has_buckets(const struct tess_offload_layout *files, const struct tess_weight *w)
-{
-	const struct tess_stored_weight *stored = &files->weight[w->index];
-
-	return stored->trained && (stored->fetched || stored->has_state);
-}
-
-/*
- * Returns whether the ring has memory for elements of a value: they are in a file, or in memory of
- * the device while others are in memory of the host.
- */
-static bool is_value_in_ring(const struct tess_offload_layout *files, const struct tess_weight *w,
-                             int32_t what, int64_t first, int64_t n)
-{
-	struct tess_stored_run run;
-
-	if (!is_value_used(w, what) || what >= TESS_MOMENT1 + files->moments)
-		return false;
-	return tess_offload_find(files, w, what, first, n, &run) != files->pinned;
-}
-
 /* Returns the bytes in the ring of a bucket of a weight. */
 static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
                                    const struct tess_weight *w)
@@ -49,13 +21,14 @@ static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
 	const struct tess_program *p = files->program;
 	int64_t n = tess_weight_get_kept(p, w, files->rank, TESS_STATE).len;
 	int64_t max = tess_offload_get_bucket(p);
+	struct tess_stored_run run;
 	uint64_t bytes = 0;
 
 	n = n < max ? n : max;
 	for (int32_t what = TESS_WEIGHT; what < VALUES && n; what++)
-		if (is_value_in_ring(files, w, what, 0, n))
+		if (tess_offload_is_moved(files, w, what, 0, n, &run))
 			bytes += tess_offload_pad((uint64_t)n * tess_weight_get_width(w, what));
-	return has_buckets(files, w) ? bytes : 0;
+	return tess_offload_has_updated(files, w) ? bytes : 0;
 }
 
 uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
@@ -171,6 +144,7 @@ static void find_bucket_value(const struct tess_parameters *s, struct tess_updat
 	uint64_t width = tess_weight_get_width(b->weight, what);
 	int64_t first = b->first + (what == TESS_WEIGHT ? a->state.start - a->rest.start : 0), kept;
 	struct tess_transfer *t = &b->transfer[what];
+	struct tess_stored_run run;
 	int64_t n = b->values.n;
 	int32_t dtype;
 	char *memory = tess_parameter_find(s, b->weight, what, &dtype, &kept);
@@ -180,7 +154,7 @@ static void find_bucket_value(const struct tess_parameters *s, struct tess_updat
 	                : tess_offload_find_pinned(&s->offload, b->weight, what, first, &n);
 	b->on_device[what] = *point_to_value(b, what) = memory;
 	if (!free_memory ||
-	    !is_value_in_ring(&s->offload.layout, b->weight, what, first, b->values.n))
+	    !tess_offload_is_moved(&s->offload.layout, b->weight, what, first, b->values.n, &run))
 		return;
 	t->n = b->values.n;
 	t->memory = *free_memory;
@@ -301,7 +275,7 @@ static tess_status take_next(struct tess_update *u)
 	const struct tess_parameter *a = &u->parameters->each[w->index];
 	tess_status st = TESS_OK;
 
-	if (u->at < a->state.len && has_buckets(&u->parameters->offload.layout, w)) {
+	if (u->at < a->state.len && tess_offload_has_updated(&u->parameters->offload.layout, w)) {
 		st = read_bucket(u, w, a->state.len);
 	} else if (u->at < a->state.len) {
 		struct tess_update_bucket b = { .weight = w, .values.n = a->state.len };

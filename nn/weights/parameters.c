@@ -36,6 +36,17 @@ static void find_spans(struct tess_parameters *s)
 	}
 }
 
+/* Finds the tensors of each weight; they are listed in the order of weights. */
+static void find_tensors(struct tess_parameters *s)
+{
+	for (int64_t i = s->ntensors - 1; i >= 0; i--) {
+		struct tess_parameter *a = &s->each[s->tensor[i].weight->index];
+
+		a->tensor = &s->tensor[i];
+		a->ntensors++;
+	}
+}
+
 /*
  * Partitions f32 memory into masters and moments that are in no file. Returns the elements; base
  * NULL: only counts.
@@ -175,6 +186,7 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 		            : TESS_ENOMEM;
 	if (!st) {
 		find_spans(&s);
+		find_tensors(&s);
 		s.state_bytes = (uint64_t)lay_out_state(&s, moments, NULL) * sizeof *s.state;
 		st = alloc_floats(&s, s.state_bytes, &s.state);
 	}

@@ -14,6 +14,8 @@ struct tess_parameter { /* one weight */
 	struct tess_run rest, state; /* spans of its local part: nn/program/storage.h */
 	bool trained; /* else it has neither master, gradient nor moments */
 	bool own; /* the weight is its own master */
+	const struct tess_stored_tensor *tensor; /* the first of its tensors, which are adjacent */
+	int64_t ntensors;
 	void *weight; /* in its dtype */
 	/* of an f32 weight the state's span of `weight`, else memory of its own */
 	float *master;

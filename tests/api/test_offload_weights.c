@@ -1,8 +1,8 @@
 /*
  * test_offload_weights.c - training with weights and gradients in files: the bits of a run in
  * memory for any mesh, schedule and number of micro-batches, with state in memory or in a file.
- * With OFFLOAD_DEVICE, a device with exact sums and memory of its own: in memory of the host,
- * likewise the state only. The environment makes limits small.
+ * OFFLOAD_DEVICE names a device with exact sums and memory of its own: on it, weights, state or
+ * both are in memory of the host instead of files. The environment makes limits small.
  */
 #include "tests/support/hashed_training.h"
 #include "tests/support/suite.h"
@@ -180,7 +180,7 @@ START_TEST(same_bits)
 	}
 	for (int i = TSAN; i < LAYOUTS; i++)
 		if ((!layouts[i].model || !strcmp(layouts[i].model, model)) &&
-		    (!device || (i + m) % 3 == 0)) /* which waits on purpose */
+		    (!device || (i + m) % 3 == 0)) /* the device waits on purpose */
 			check_offloaded(model, i, (i + m) % 2 ? MICRO : 1, &memory[(i + m) % 2]);
 }
 END_TEST
