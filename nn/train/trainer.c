@@ -9,7 +9,7 @@
 #include "nn/record/unexpected.h"
 #include "nn/run/check.h"
 #include "nn/run/options.h"
-#include "nn/train/norm.h"
+#include "nn/train/squares.h"
 #include "nn/train/trainer_state.h"
 #include "nn/weights/tied.h"
 
@@ -144,7 +144,7 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 	if (!st)
 		st = tess_device_find(&device, &index);
 	if (!st)
-		st = tess_norm_check_device(device);
+		st = tess_squares_check_device(device);
 	if (!st)
 		st = check_offload_option("offload-optimizer", o->offload_optimizer, device);
 	return st ? st : check_offload_option("offload-weights", o->offload_weights, device);

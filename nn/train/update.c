@@ -1,7 +1,7 @@
 #include "nn/train/update.h"
 
 #include "core/base/status.h"
-#include "nn/train/norm.h"
+#include "nn/train/squares.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -295,13 +295,13 @@ static tess_status take_next(struct tess_update *u)
 /* Adds the squares of a gradient that has been read. */
 static tess_status add_bucket_squares(struct tess_update *u, const struct tess_update_bucket *b)
 {
-	struct tess_norm_part part = { .weight = b->weight,
-		                       .first = b->first,
-		                       .n = b->values.n,
-		                       .gradient = (float *)b->values.gradient };
+	struct tess_squares_part part = { .weight = b->weight,
+		                          .first = b->first,
+		                          .n = b->values.n,
+		                          .gradient = (float *)b->values.gradient };
 
 	return b->transfer[TESS_GRADIENT].n && u->adds_squares
-	               ? tess_norm_add_part(u->device, u->parameters, &part, &u->squares)
+	               ? tess_squares_add_part(u->device, u->parameters, &part, &u->squares)
 	               : TESS_OK;
 }
 
