@@ -19,6 +19,13 @@ int64_t tess_explaining_count_micro_batches(const struct explanation *x)
 	return x->pipeline ? x->pipeline->nmicro : n ? n : 1;
 }
 
+bool tess_explaining_updates_early(const struct explanation *x)
+{
+	return tess_update_may_be_early(x->training->clip, x->training->balance,
+	                                x->pipeline != NULL) &&
+	       tess_program_is_on_host(x->program);
+}
+
 /* Returns the share of a record's weights that its rows can request: of experts, some. */
 static double find_requested_share(const struct tess_program *p, const struct tess_record *rec,
                                    int32_t rank)
@@ -73,7 +80,8 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 			                          &part[TESS_EXPLAINED_MICRO]);
 	if (files->program->training->accumulate)
 		tess_traffic_add_first(files, &part[TESS_EXPLAINED_FIRST]);
-	tess_traffic_add_rest(files, &part[TESS_EXPLAINED_REST]);
+	tess_traffic_add_rest(files, !tess_explaining_updates_early(x),
+	                      &part[TESS_EXPLAINED_REST]);
 	tess_traffic_add_update(files, &part[TESS_EXPLAINED_UPDATE]);
 	tess_traffic_add_times(&part[TESS_EXPLAINED_MICRO],
 	                       (uint64_t)tess_explaining_count_micro_batches(x), &all);

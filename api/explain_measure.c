@@ -298,12 +298,37 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 	return st;
 }
 
+/*
+ * Sets replica[i], of the replicas that are alike, to the first one whose ranks keep as much, too.
+ * first: the ranks that stand for others by what they keep.
+ */
+static tess_status part_replicas(struct explanation *x, int32_t along, const int32_t *first,
+                                 int32_t *replica)
+{
+	int32_t n = x->mesh.dim[along].size, stride = x->mesh.dim[along].stride;
+	int32_t *alike = TESS_NEW(&x->arena, int32_t, n);
+
+	if (!alike)
+		return TESS_ENOMEM;
+	memcpy(alike, replica, (size_t)n * sizeof *alike);
+	for (int32_t at = 0; at < n; at++) {
+		int32_t i = 0;
+
+		while (first[i * stride] != first[at * stride] || alike[i] != alike[at])
+			i++;
+		replica[at] = i;
+	}
+	return TESS_OK;
+}
+
 /* Sets first[r], for each rank r of the program, to the lowest rank that stands for it. */
-static tess_status find_alike(const struct explanation *x, const int32_t *replica, int32_t *first)
+static tess_status find_alike(struct explanation *x, int32_t *replica, int32_t *first)
 {
 	int32_t along = find_replica_dim(x);
 	tess_status st = tess_program_find_alike(x->program, x->most, first);
 
+	if (!st && along >= 0)
+		st = part_replicas(x, along, first, replica);
 	for (int32_t r = 0; r < x->program->mesh.nranks && !st && along >= 0; r++) {
 		int32_t at = tess_mesh_shape_coordinate(&x->mesh, along, r);
 		int32_t was = tess_mesh_shape_coordinate(&x->mesh, along, first[r]);

@@ -84,6 +84,8 @@ uint64_t tess_explaining_count_returned(const struct tess_program *p);
 uint64_t tess_explaining_count_tied(const struct tess_program *p);
 /* Returns the micro-batches of a step of training, else 1. */
 int64_t tess_explaining_count_micro_batches(const struct explanation *x);
+/* Returns whether a step of training updates what is in files during its backward. */
+bool tess_explaining_updates_early(const struct explanation *x);
 /* Sets what a rank has in files, what its steps move, and the memory for it. */
 void tess_explaining_measure_files(const struct explanation *x, const struct tess_rank_program *l,
                                    const struct tess_offload_layout *files,

@@ -15,6 +15,7 @@ struct explain_options {
 	const char *offload_optimizer, *offload_weights;
 	int32_t tokens, batch, micro, sequence, optimizer;
 	uint64_t memory, tile;
+	double clip;
 	bool program, storage, json, train;
 };
 
@@ -44,10 +45,11 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		return tess_fail(TESS_EINVAL,
 		                 "--micro-batches, --pipeline-schedule, --timeline and "
 		                 "--timeline-times are of a step of training; add --train");
-	if (!a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
+	if (!a->train &&
+	    (a->batch || a->sequence || a->optimizer || a->recompute.n || a->clip != 1))
 		return tess_fail(TESS_EINVAL,
-		                 "--batch, --sequence, --optimizer and --recompute are of a step "
-		                 "of training; add --train");
+		                 "--batch, --sequence, --optimizer, --clip and --recompute are of "
+		                 "a step of training; add --train");
 	if (!a->train && (a->offload_optimizer || a->tile || a->session.math))
 		return tess_fail(TESS_EINVAL, "%s is of a step of training; add --train",
 		                 a->tile           ? "--tile"
@@ -95,6 +97,10 @@ static const struct tess_tool_option training_options[] = {
 	  AT(sequence), .lo = 1, .hi = 1 << 20 },
 	{ "optimizer", NULL, "optimizer; sgd has no momentum here (default: adamw)", AT(optimizer),
 	  .lo = TESS_ADAMW, .hi = TESS_SGD, .get_name = name_optimizer },
+	{ "clip", "X",
+	  "limit of the gradient norm, as in tessera train; 0: off: gradients in files are not "
+	  "read for it",
+	  AT(clip), .hi = 1e30 },
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",
 	  AT(recompute) },
@@ -204,6 +210,7 @@ static struct tess_trainer_options make_explained_options(const struct explain_o
 		                              .overrides = a->session.overrides.text,
 		                              .ignore_unexpected = a->session.ignore_unexpected,
 		                              .optimizer = a->optimizer,
+		                              .clip = a->clip,
 		                              .pipeline_schedule = a->schedule,
 		                              .recompute =
 		                                      a->recompute.n ? a->recompute.text : NULL,
@@ -386,7 +393,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 
 static int execute_explain(int argc, char **argv)
 {
-	struct explain_options a = { 0 };
+	struct explain_options a = { .clip = 1 };
 	tess_status st = parse_explain_options(argc, argv, &a);
 	bool usage = st < 0;
 

@@ -102,35 +102,30 @@ static json_t *make_moved_json(const uint64_t bytes[TESS_DISK_KINDS])
 	return o;
 }
 
-json_t *explain_make_disk_json(const struct tess_explanation *e)
+/* Describes what a rank keeps in files, or in memory of the host. */
+static json_t *make_rank_json(const struct tess_explained_rank *k, bool host)
 {
-	json_t *all = json_array();
+	json_t *o = json_object();
 
-	for (int32_t r = 0; r < e->nranks; r++) {
-		const struct tess_explained_rank *k = e->ranks[r];
-
-		json_array_append_new(all, json_pack("{s:I, s:I, s:o, s:o}", "weights_file",
-		                                     (json_int_t)k->weights_disk, "optimizer_file",
-		                                     (json_int_t)k->state_disk, "read",
-		                                     make_moved_json(k->disk_read), "written",
-		                                     make_moved_json(k->disk_written)));
-	}
-	return all;
+	json_object_set_new(
+		o, host ? "weights" : "weights_file",
+		json_integer((json_int_t)(host ? k->weights_host : k->weights_disk)));
+	json_object_set_new(o, host ? "optimizer" : "optimizer_file",
+	                    json_integer((json_int_t)(host ? k->state_host : k->state_disk)));
+	if (host)
+		json_object_set_new(o, "transfers", json_integer((json_int_t)k->transfer));
+	json_object_set_new(o, host ? "to_device" : "read",
+	                    make_moved_json(host ? k->host_read : k->disk_read));
+	json_object_set_new(o, host ? "to_host" : "written",
+	                    make_moved_json(host ? k->host_written : k->disk_written));
+	return o;
 }
 
-json_t *explain_make_host_json(const struct tess_explanation *e)
+json_t *explain_make_files_json(const struct tess_explanation *e, bool host)
 {
 	json_t *all = json_array();
 
-	for (int32_t r = 0; r < e->nranks; r++) {
-		const struct tess_explained_rank *k = e->ranks[r];
-
-		json_array_append_new(all, json_pack("{s:I, s:I, s:I, s:o, s:o}", "weights",
-		                                     (json_int_t)k->weights_host, "optimizer",
-		                                     (json_int_t)k->state_host, "transfers",
-		                                     (json_int_t)k->transfer, "to_device",
-		                                     make_moved_json(k->host_read), "to_host",
-		                                     make_moved_json(k->host_written)));
-	}
+	for (int32_t r = 0; r < e->nranks; r++)
+		json_array_append_new(all, make_rank_json(e->ranks[r], host));
 	return all;
 }

@@ -70,8 +70,7 @@ bool explain_uses_host(const struct tess_explanation *e);
  */
 void explain_print_disk(const struct tess_explanation *e, FILE *f);
 /* Makes an object for each rank: of files, or of memory of the host. */
-json_t *explain_make_disk_json(const struct tess_explanation *e);
-json_t *explain_make_host_json(const struct tess_explanation *e);
+json_t *explain_make_files_json(const struct tess_explanation *e, bool host);
 
 /* Prints what ranks send in a training step, and a comparison with other plans. */
 void explain_print_traffic(const struct tess_explanation *e, FILE *f);

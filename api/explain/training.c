@@ -87,9 +87,9 @@ void explain_add_training_json(const struct tess_explanation *e, json_t *o)
 	json_object_set_new(o, "micro_batches", json_integer(e->micro_batches));
 	json_object_set_new(o, "traffic", make_traffic_json(e));
 	if (explain_has_files(e))
-		json_object_set_new(o, "disk", explain_make_disk_json(e));
+		json_object_set_new(o, "disk", explain_make_files_json(e, false));
 	if (explain_uses_host(e))
-		json_object_set_new(o, "host", explain_make_host_json(e));
+		json_object_set_new(o, "host", explain_make_files_json(e, true));
 	if (e->kept.total)
 		json_object_set_new(o, "kept", explain_make_plan_json(e, &e->kept));
 }

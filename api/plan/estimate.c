@@ -36,12 +36,28 @@ int32_t tess_candidate_count_cuts(const struct candidate *k)
 	return k->tp * k->ep;
 }
 
+/*
+ * Returns the seconds in which the disk has no transfers during the last backward of a step, which
+ * are those of an update that begins in it.
+ */
+static double find_idle_disk(const struct estimate *e)
+{
+	double busy = find_most(e, e->data.layer.transfers, e->data.base.transfers);
+	double backward = e->compute.base.backward +
+	                  (double)e->planner->layers * e->compute.layer.backward;
+
+	return e->planner->options.clip > 0 || e->candidate->pp > 1 || backward < busy
+	               ? 0
+	               : backward - busy;
+}
+
 /* Returns the seconds that the end of a step waits for files. seconds: of the optimizer. */
 static double time_update_files(const struct estimate *e, double seconds)
 {
 	double disk = find_most(e, e->data.layer.update, e->data.base.update);
+	double hidden = seconds + find_idle_disk(e);
 
-	return disk > seconds ? disk - seconds : 0;
+	return disk > hidden ? disk - hidden : 0;
 }
 
 /* Returns the seconds of the optimizer, and of weights that it leaves in shares. */

@@ -5,11 +5,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Without stages all micro-batches run one after another. */
+/* Without stages all micro-batches run one after another; an update may begin in the last. */
 static void add_plain_step(struct evaluation *e)
 {
+	bool early = evaluation_updates_early(e);
+
 	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++)
-		evaluation_add_time(e, &e->stage[0].of[kind], (double)e->micro);
+		evaluation_add_time(e, &e->stage[0].of[kind], (double)(e->micro - early));
+	if (early)
+		evaluation_add_time(e, &e->last.time, 1);
 }
 
 /* Adds the gradients that each stage reduces in its last micro-batch. */
@@ -98,7 +102,7 @@ static tess_status add_staged_step(struct evaluation *e)
 
 /*
  * Adds the time that the end of a step waits for files, and takes off what the first micro-batch
- * does not read. seconds: of the optimizer.
+ * does not read. seconds: of the optimizer after the backward.
  */
 static void add_files(struct evaluation *e, double seconds)
 {
@@ -106,7 +110,9 @@ static void add_files(struct evaluation *e, double seconds)
 	const struct tess_machine *m = e->planner->machine;
 	double factor = m->time[TESS_TERM_DISK], first, *term = &e->out->terms[TESS_TERM_DISK];
 	double buckets = ceil(evaluation_count_state(e) / (double)tess_offload_get_bucket(p));
-	double update = evaluation_time_files(e, TESS_EXPLAINED_UPDATE);
+	double update = evaluation_updates_early(e)
+	                        ? e->last.disk
+	                        : evaluation_time_files(e, TESS_EXPLAINED_UPDATE);
 	double waited = tess_update_wait_time(seconds * m->time[TESS_TERM_OPTIMIZER], update,
 	                                      buckets > 1 ? buckets : 1);
 
@@ -123,11 +129,13 @@ static void add_optimizer(struct evaluation *e)
 	const struct tess_program *p = e->x.program;
 	const struct tess_machine *m = e->planner->machine;
 	double returned = (double)tess_explaining_count_returned(p);
-	double seconds = tess_optimizer_time(m, evaluation_count_state(e), e->planner->moments, 4,
+	double n = evaluation_count_state(e), left = n - e->last.elements; /* elements */
+	double seconds = tess_optimizer_time(m, n, e->planner->moments, 4,
 	                                     !m->exact && e->out->disk > 0);
 	double *term = e->out->terms;
 	double started = m->launch * p->ngradients / e->nstages; /* an op for each weight */
 
+	seconds *= left > 0 ? left / n : 0;
 	term[TESS_TERM_OPTIMIZER] += seconds;
 	if (e->out->disk > 0)
 		add_files(e, seconds);

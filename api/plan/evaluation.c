@@ -116,6 +116,7 @@ tess_status evaluation_set_training(struct evaluation *e)
 	e->training = (struct tess_trainer_options){
 		.size = sizeof e->training,
 		.optimizer = o->optimizer,
+		.clip = o->clip,
 		.recompute = s->recompute,
 		.pipeline_schedule = s->pipeline_schedule,
 		.bucket = s->bucket,

@@ -20,6 +20,11 @@ struct evaluation {
 	int64_t micro; /* micro-batches of a step */
 	struct tess_stage_time *stage;
 	int32_t nstages;
+	/* the last micro-batch of a step whose update begins in it, at most over the ranks */
+	struct evaluation_last {
+		struct tess_step_time time;
+		double disk, elements; /* as in struct tess_early_time */
+	} last;
 	struct tess_waited waited; /* of the forecast's terms TENSOR and DATA */
 	double send; /* bytes that a stage sends forward, at most */
 	struct evaluation_halves *halves; /* NULL: the whole program is predicted */
@@ -67,6 +72,8 @@ tess_status evaluation_check_disk(const struct evaluation *e);
 void evaluation_measure_files(struct evaluation *e);
 /* Returns the seconds of a part of a step's traffic, TESS_EXPLAINED_..., of the slowest rank. */
 double evaluation_time_files(const struct evaluation *e, int32_t part);
+/* Returns whether the update of a step begins in its backward (nn/train/update.h). */
+bool evaluation_updates_early(const struct evaluation *e);
 /* Returns the most elements of optimizer state of a rank. */
 double evaluation_count_state(const struct evaluation *e);
 

@@ -88,6 +88,54 @@ static void measure_values(struct evaluation *e, const struct tess_program *p,
 	t->logits = logits > t->logits ? logits : t->logits;
 }
 
+bool evaluation_updates_early(const struct evaluation *e)
+{
+	const struct tess_trainer_options *o = e->x.training;
+
+	return o && (o->offload_optimizer || o->offload_weights) &&
+	       tess_explaining_updates_early(&e->x);
+}
+
+/* Returns the elements of optimizer state of a rank; *even: all ranks along dp have as many. */
+static double count_rank_state(const struct tess_program *p, int32_t rank, bool *even)
+{
+	int32_t shards = tess_program_count_shards(p);
+	double n = 0;
+
+	for (int32_t i = 0; i < p->ngradients; i++) {
+		const struct tess_weight *w = p->gradient[i].weight;
+
+		n += (double)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
+		*even &= !w->state_cut || tess_weight_count_local(p, w, rank) % shards == 0;
+	}
+	return n;
+}
+
+/* Measures the last micro-batch of a step, in which the update begins. */
+static tess_status measure_last(struct evaluation *e, const struct tess_program *p,
+                                const struct tess_rank_program *l)
+{
+	struct tess_arena arena = { 0 };
+	struct tess_offload_layout files;
+	int32_t moments = e->planner->moments;
+	bool even = true;
+	double n = count_rank_state(p, l->rank, &even);
+	struct tess_early_time early = { .files = &files };
+	struct tess_step_time t = { 0 };
+	tess_status st = tess_offload_lay_out(p, l->rank, moments, &arena, &files);
+
+	if (n > 0)
+		early.change = tess_optimizer_time(e->planner->machine, n, moments, 4, false) / n;
+	if (!st)
+		st = tess_steps_time_early(e->planner->machine, p, l, &e->known, &early, &t);
+	tess_arena_free(&arena);
+	evaluation_keep_slowest(&e->last.time, &t);
+	e->last.disk = early.disk > e->last.disk ? early.disk : e->last.disk;
+	e->last.elements =
+		early.elements > e->last.elements ? early.elements : e->last.elements;
+	return st;
+}
+
 /* Measures a program without stages, whose steps are one action, or halves of a sample. */
 static tess_status measure_steps(struct evaluation *e, const struct tess_program *p,
                                  const struct tess_rank_program *l)
@@ -102,7 +150,7 @@ static tess_status measure_steps(struct evaluation *e, const struct tess_program
 		return e->halves->add(e, p, l, middle);
 	st = tess_steps_time(e->planner->machine, p, l, 0, l->nsteps, &e->known, &all);
 	evaluation_keep_slowest(&e->stage[stage].of[TESS_PIPELINE_FORWARD], &all);
-	return st;
+	return st || !evaluation_updates_early(e) ? st : measure_last(e, p, l);
 }
 
 /* Adds a rank's times to those of its stages, if it is slower than other ranks. */
@@ -150,6 +198,7 @@ tess_status evaluation_measure_program(struct evaluation *e)
 	e->nstages = e->x.program->nstages > 1 ? e->x.program->nstages : 1;
 	free(e->stage);
 	e->stage = calloc((size_t)e->nstages, sizeof *e->stage);
+	e->last = (struct evaluation_last){ 0 };
 	if (!e->stage)
 		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
 	e->known.experts = tess_planner_count_experts(e->x.program);
@@ -209,21 +258,6 @@ void evaluation_measure_memory(struct evaluation *e, double positions)
 	evaluation_measure_files(e);
 	f->fits =
 		f->memory <= e->planner->memory && (f->disk <= f->disk_limit || f->disk_limit <= 0);
-}
-
-/* Returns the elements of optimizer state of a rank; *even: all ranks along dp have as many. */
-static double count_rank_state(const struct tess_program *p, int32_t rank, bool *even)
-{
-	int32_t shards = tess_program_count_shards(p);
-	double n = 0;
-
-	for (int32_t i = 0; i < p->ngradients; i++) {
-		const struct tess_weight *w = p->gradient[i].weight;
-
-		n += (double)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
-		*even &= !w->state_cut || tess_weight_count_local(p, w, rank) % shards == 0;
-	}
-	return n;
 }
 
 /* Returns whether a lower rank, with the same parts, stands for a rank. */

@@ -7,10 +7,14 @@
 #include "core/base/memory_file.h"
 #include "core/base/status.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Candidates with little memory that are predicted; numbers of ranks that are tried. */
 enum { PREDICTED_LEAST = 4, TRIED_RANKS = 8 };
+/* Sizes of tiles that are tried, each half of the one before. */
+enum { TRIED_TILES = 10 };
 /* Ids of the shortest sequences that are tried. */
 enum { SHORTEST = 16 };
 
@@ -42,12 +46,47 @@ tess_status tess_search_find_least(struct search *s, const struct tess_forecast 
 	return st;
 }
 
+/* Returns whether a strategy gathers or fetches weights, which may be done in tiles. */
+static bool has_tiles(const struct tess_strategy *s)
+{
+	bool gathers = s->offload_weights != NULL;
+
+	for (int32_t i = 0; s->overrides && s->overrides[i]; i++)
+		gathers |= strstr(s->overrides[i], "zero3") != NULL;
+	return gathers;
+}
+
+tess_status tess_search_find_tiled(struct search *s, const struct tess_forecast *f,
+                                   const struct tess_forecast **out)
+{
+	struct tess_planner *p = s->planner;
+	double values = f->holds[TESS_MEMORY_STEP] + f->holds[TESS_MEMORY_GATHERED];
+	tess_status st = TESS_OK;
+
+	*out = NULL;
+	if (!has_tiles(&f->strategy) || f->memory - values >= p->memory)
+		return TESS_OK;
+	for (int32_t i = 0; i < TRIED_TILES && !*out && !st; i++) {
+		struct tess_forecast *tiled = TESS_NEW(&p->arena, struct tess_forecast, 1);
+		struct tess_strategy *strategy = TESS_NEW(&p->arena, struct tess_strategy, 1);
+
+		if (!tiled || !strategy)
+			return TESS_ENOMEM;
+		*strategy = f->strategy;
+		strategy->tile = (uint64_t)1 << (int32_t)log2(values + 1) >> i;
+		strategy->tile += !strategy->tile;
+		st = tess_planner_evaluate(p, strategy, tiled);
+		*out = !st && tiled->fits ? tiled : NULL;
+	}
+	return st;
+}
+
 /*
  * Searches with other ranks or options. *out: a forecast that fits; NULL: none does. c: the
- * composer of the same lengths of sequences.
+ * composer of the same lengths of sequences. tiles: also with a tile, if none fits without.
  */
 static tess_status try_search(struct tess_planner *p, int32_t nranks, struct composer *c,
-                              const struct tess_forecast **out)
+                              bool tiles, const struct tess_forecast **out)
 {
 	struct search *s = calloc(1, sizeof *s);
 	int32_t before = p->nranks;
@@ -61,8 +100,10 @@ static tess_status try_search(struct tess_planner *p, int32_t nranks, struct com
 	s->nranks = p->nranks = nranks;
 	tess_planner_choose_ranks(p, nranks);
 	st = tess_search_estimate(s);
-	if (!st && s->nestimated && s->least.memory <= p->memory * MEMORY_MARGIN)
+	if (!st && s->nestimated && (tiles || s->least.memory <= p->memory * MEMORY_MARGIN))
 		st = tess_search_find_least(s, out);
+	if (!st && tiles && *out && !(*out)->fits)
+		st = tess_search_find_tiled(s, *out, out);
 	if (*out && !(*out)->fits)
 		*out = NULL;
 	p->nranks = before;
@@ -93,7 +134,7 @@ static tess_status find_ranks(struct search *s, int32_t *n, const struct tess_fo
 	*out = NULL;
 	for (int32_t i = 0; i < TRIED_RANKS && *n < 1 << 20 && !*out && !st; i++) {
 		*n = get_more_ranks(s->planner, *n);
-		st = try_search(s->planner, *n, s->composer, out);
+		st = try_search(s->planner, *n, s->composer, false, out);
 	}
 	return st;
 }
@@ -115,7 +156,7 @@ static tess_status find_halved(struct search *s, int64_t *option, int64_t least,
 		if (!alike)
 			st = tess_composer_open(s->planner, &c);
 		if (!st)
-			st = try_search(s->planner, s->nranks, alike ? s->composer : c, out);
+			st = try_search(s->planner, s->nranks, alike ? s->composer : c, false, out);
 		tess_composer_close(c);
 		c = NULL;
 	}
@@ -140,7 +181,10 @@ static tess_status find_shorter_sequence(struct search *s, int64_t *found,
 	return !st && *out ? find_halved(s, option, SHORTEST, false, found, out) : st;
 }
 
-/* Finds a strategy that fits with state, or with weights and gradients, too, in files. */
+/*
+ * Finds a strategy that fits with state, or with weights and gradients, too, in files, if need be
+ * with a tile.
+ */
 static tess_status find_offloaded(struct search *s, const struct tess_forecast **out)
 {
 	struct tess_planner_options *o = &s->planner->options, given = *o;
@@ -151,10 +195,10 @@ static tess_status find_offloaded(struct search *s, const struct tess_forecast *
 		return TESS_OK;
 	o->offload_optimizer = 1;
 	if (!given.offload_optimizer)
-		st = try_search(s->planner, s->nranks, s->composer, out);
+		st = try_search(s->planner, s->nranks, s->composer, false, out);
 	o->offload_weights = 1;
 	if (!*out && !st)
-		st = try_search(s->planner, s->nranks, s->composer, out);
+		st = try_search(s->planner, s->nranks, s->composer, true, out);
 	*o = given;
 	return st;
 }

@@ -117,10 +117,13 @@ static tess_status predict_front(struct search *s, int32_t most, struct found *o
 	return st;
 }
 
-/* Gives the strategy with the least memory if it fits, or fails with what would fit. */
+/*
+ * Gives the strategy with the least memory if it fits, or does with a tile, or fails with what
+ * would fit.
+ */
 static tess_status find_nearest(struct search *s, struct found *out)
 {
-	const struct tess_forecast *least;
+	const struct tess_forecast *least, *tiled = NULL;
 	tess_status st = tess_search_find_least(s, &least);
 
 	if (st)
@@ -128,9 +131,12 @@ static tess_status find_nearest(struct search *s, struct found *out)
 	if (!least)
 		return tess_search_fail_to_divide(s);
 	if (!least->fits)
-		return tess_search_fail(s, least);
-	out->list[out->n++] = least;
-	return TESS_OK;
+		st = tess_search_find_tiled(s, least, &tiled);
+	if (!st && !least->fits && !tiled)
+		st = tess_search_fail(s, least);
+	if (!st)
+		out->list[out->n++] = tiled ? tiled : least;
+	return st;
 }
 
 /* Predicts candidates that were estimated, and gives at most `most` of them, fastest first. */

@@ -39,6 +39,12 @@ tess_status tess_search_predict(struct search *s, const struct candidate *k,
 /* Finds the forecast with the least memory of all candidates. *out: NULL: none can run. */
 tess_status tess_search_find_least(struct search *s, const struct tess_forecast **out);
 /*
+ * Finds the largest of a few tiles with which the strategy of a forecast fits, if it gathers or
+ * fetches weights. *out: NULL: none.
+ */
+tess_status tess_search_find_tiled(struct search *s, const struct tess_forecast *f,
+                                   const struct tess_forecast **out);
+/*
  * Fails with what would fit instead: more ranks, a smaller batch, or shorter sequences. least: the
  * forecast with the least memory.
  */

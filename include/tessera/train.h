@@ -155,8 +155,13 @@ struct tess_training_result {
 	double seconds;
 	/* Seconds that this rank waited for other ranks. */
 	double communication;
+	/* Bytes that this rank has read from its files, and written to them, for the options
+	 * offload_...; next to a device with memory of its own, those that it has copied to the
+	 * device from memory of the host, and back. */
+	uint64_t offload_read;
+	uint64_t offload_written;
 };
-TESS_TIGHT(tess_training_result, communication);
+TESS_TIGHT(tess_training_result, offload_written);
 
 /*
  * Runs one step over n micro-batches: loss, gradients, clipping, optimizer. All ranks pass the same

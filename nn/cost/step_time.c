@@ -58,7 +58,8 @@ enum { CLOCKS = 2 }; /* without the calls along dp, and with them */
 struct rank_clock {
 	double now, host; /* the device's time, and the host's */
 	double link[TESS_LINKS]; /* the time at which the rank's link is free */
-	double disk; /* the time at which the disk is free */
+	double disk; /* the time at which the disk has ended the transfers of steps */
+	double update; /* seconds of the disk for an early update, which are left at `disk` */
 	struct tess_step_time *out;
 };
 
@@ -88,6 +89,7 @@ struct walk {
 	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
 	struct tess_step_trace *trace; /* NULL: none is kept */
 	bool files; /* transfers take time */
+	struct tess_early_time *early; /* NULL: no update begins in these steps */
 	tess_status status;
 };
 
@@ -348,7 +350,18 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Adds a transfer behind those that the disk does already. */
+/* Moves the clock of the disk to the rank's if no transfer is under way: it was the update's. */
+static void idle_disk(struct rank_clock *k)
+{
+	double idle = k->now - k->disk;
+
+	if (idle <= 0)
+		return;
+	k->update = k->update > idle ? k->update - idle : 0;
+	k->disk = k->now;
+}
+
+/* Adds a transfer behind those that the disk does already, which an early update slows down. */
 static void add_file_transfer(struct walk *w, const struct tess_step *s)
 {
 	struct tess_traffic t = { 0 };
@@ -361,10 +374,31 @@ static void add_file_transfer(struct walk *w, const struct tess_step *s)
 	seconds = tess_traffic_time(w->m, &t) * w->m->time[TESS_TERM_DISK];
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		struct rank_clock *k = &w->clock[i];
+		double shared;
 
-		k->disk = (k->disk > k->now ? k->disk : k->now) + seconds;
+		idle_disk(k);
+		shared = k->update < seconds ? k->update : seconds;
+		k->update -= shared;
+		k->disk += seconds + shared;
 		started->end[i] = k->disk;
 	}
+}
+
+/* Adds the update of a weight whose gradient is final: that of the disk, and of the optimizer. */
+static void add_early_update(struct walk *w, const struct tess_weight *weight)
+{
+	const struct tess_offload_layout *files = w->early->files;
+	double n = (double)tess_weight_get_kept(w->p, weight, w->rank, TESS_STATE).len;
+	struct tess_traffic t = { 0 };
+
+	tess_traffic_add_updated(files, weight, &t);
+	tess_traffic_add_times(&t, 1, &w->early->begun);
+	for (int32_t i = 0; i < w->nclocks; i++) {
+		idle_disk(&w->clock[i]);
+		w->clock[i].update += tess_traffic_time(w->m, &t) * w->m->time[TESS_TERM_DISK];
+	}
+	add_time(w, TESS_TERM_OPTIMIZER, n * w->early->change);
+	w->early->elements += n;
 }
 
 double tess_traffic_time(const struct tess_machine *m, const struct tess_traffic *t)
@@ -398,6 +432,10 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	case TESS_STEP_WAIT:
 		add_wait(w, s->of);
 		break;
+	case TESS_STEP_FINAL:
+		if (w->early && s->final_weight)
+			add_early_update(w, s->final_weight);
+		break;
 	default: /* a style's own function: unknown, and as a rule small */
 		break;
 	}
@@ -420,29 +458,25 @@ static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l,
 	return w->status;
 }
 
-/* Estimates steps. files: transfers take time. */
-static tess_status time_steps(const struct tess_machine *m, const struct tess_program *p,
-                              const struct tess_rank_program *l, const int32_t range[2],
-                              const struct tess_op_known *known, struct tess_step_time *out,
-                              bool files, struct tess_step_trace *trace)
+/* Estimates steps [first, end) by a walk whose other fields are 0. */
+static tess_status time_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
+                              int32_t end, struct tess_step_time *out)
 {
 	struct tess_step_time with = { 0 };
-	struct walk w = { .m = m,
-		          .p = p,
-		          .known = known,
-		          .trace = trace,
-		          .files = files,
-		          .nclocks = m->once ? 2 : 1,
-		          .clock = { { .out = out }, { .out = &with } } };
-	tess_status st = walk_steps(&w, l, range[0], range[1], NULL);
+	int32_t along = w->p->data_along;
+	tess_status st;
 
-	out->seconds += w.clock[0].now;
-	if (st || !m->once)
+	w->nclocks = w->m->once ? 2 : 1;
+	w->clock[0].out = out;
+	w->clock[1].out = &with;
+	st = walk_steps(w, l, first, end, NULL);
+	out->seconds += w->clock[0].now;
+	if (st || !w->m->once)
 		return st;
-	out->once += w.clock[1].now - w.clock[0].now;
-	if (p->data_along >= 0) {
-		out->called[p->data_along] += with.called[p->data_along];
-		out->sent[p->data_along] += with.sent[p->data_along];
+	out->once += w->clock[1].now - w->clock[0].now;
+	if (along >= 0) {
+		out->called[along] += with.called[along];
+		out->sent[along] += with.sent[along];
 	}
 	return TESS_OK;
 }
@@ -451,7 +485,30 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out)
 {
-	return time_steps(m, p, l, (const int32_t[]){ first, end }, known, out, true, NULL);
+	struct walk w = { .m = m, .p = p, .known = known, .files = true };
+
+	return time_steps(&w, l, first, end, out);
+}
+
+tess_status tess_steps_time_early(const struct tess_machine *m, const struct tess_program *p,
+                                  const struct tess_rank_program *l,
+                                  const struct tess_op_known *known, struct tess_early_time *early,
+                                  struct tess_step_time *out)
+{
+	struct walk w = { .m = m, .p = p, .known = known, .files = true, .early = early };
+	struct rank_clock *k = &w.clock[0];
+	struct tess_traffic left = { 0 };
+	tess_status st;
+
+	early->begun = left;
+	early->elements = 0;
+	st = time_steps(&w, l, 0, l->nsteps, out);
+	tess_traffic_add_update(early->files, &left);
+	tess_traffic_subtract(&early->begun, &left);
+	idle_disk(k);
+	early->disk = k->disk - k->now + k->update +
+	              tess_traffic_time(m, &left) * m->time[TESS_TERM_DISK];
+	return st;
 }
 
 tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
@@ -459,7 +516,9 @@ tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_pro
                              const struct tess_op_known *known, struct tess_step_time *out,
                              struct tess_step_trace *trace)
 {
-	return time_steps(m, p, l, (const int32_t[]){ first, end }, known, out, false, trace);
+	struct walk w = { .m = m, .p = p, .known = known, .trace = trace };
+
+	return time_steps(&w, l, first, end, out);
 }
 
 tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,

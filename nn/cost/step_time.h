@@ -47,6 +47,25 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out);
 
+/* An update that begins in the backward, by a thread of the rank (nn/train/update_thread.h). */
+struct tess_early_time {
+	const struct tess_offload_layout *files; /* borrowed */
+	double change; /* seconds of the optimizer for an element of its state */
+	struct tess_traffic begun; /* out: of the weights whose update begins in the steps */
+	double elements; /* out: of their optimizer state */
+	double disk; /* out: seconds of the disk that are left of the whole update after the steps */
+};
+/*
+ * Estimates all steps of a rank as tess_steps_time, if weights are updated from where their
+ * gradients are final. The optimizer runs on the CPUs of the rank, and the update shares the disk
+ * with the transfers of steps in equal parts. Its seconds are those of the terms OPTIMIZER and
+ * DISK.
+ */
+tess_status tess_steps_time_early(const struct tess_machine *m, const struct tess_program *p,
+                                  const struct tess_rank_program *l,
+                                  const struct tess_op_known *known, struct tess_early_time *early,
+                                  struct tess_step_time *out);
+
 /* Adds the seconds of all steps to seconds[i], i: the index of the record that they are of. */
 tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
                                     const struct tess_rank_program *l,

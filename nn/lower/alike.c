@@ -1,5 +1,6 @@
 /* alike.c - finds ranks whose steps differ only in which elements they hold, not in how many. */
 #include "nn/lower/build.h"
+#include "nn/program/storage.h"
 
 #include <tessera/reduce.h>
 
@@ -163,6 +164,34 @@ static bool match_exchanges(const struct distinct *l, int32_t along, int32_t a, 
 	return true;
 }
 
+/*
+ * Returns whether coordinates a and b along dp keep shares of equal sizes of each weight, and
+ * whether either both or none own what is in files, of which only owners read gradients for a norm.
+ */
+static bool match_stored_shares(const struct tess_program *p, int32_t a, int32_t b)
+{
+	int32_t stride = p->mesh.dim[p->data_along].stride;
+
+	for (int32_t r = 0; r < p->mesh.nranks; r++)
+		for (int32_t i = 0; i < p->nweights; i++) {
+			const struct tess_weight *w = p->weight[i];
+			int32_t x = r + a * stride, y = r + b * stride;
+
+			if (tess_mesh_shape_coordinate(&p->mesh, p->data_along, r))
+				break;
+			if (tess_weight_get_kept(p, w, x, TESS_REST).len !=
+			            tess_weight_get_kept(p, w, y, TESS_REST).len ||
+			    tess_weight_get_kept(p, w, x, TESS_STATE).len !=
+			            tess_weight_get_kept(p, w, y, TESS_STATE).len)
+				return false;
+			if (tess_weight_is_fetched(p, w, x) &&
+			    !tess_weight_get_copy(p, w, x, TESS_STATE) !=
+			            !tess_weight_get_copy(p, w, y, TESS_STATE))
+				return false;
+		}
+	return true;
+}
+
 /* Returns the first coordinate along mesh dimension `along` that stands for `at`. */
 static int32_t find_first_coordinate(const struct tess_program *p, const struct distinct *l,
                                      const int32_t *first, int32_t along, int32_t at, bool most)
@@ -182,7 +211,8 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 			continue;
 		while (i < l->ndims && match_parts(l->dim[i], n, c, at))
 			i++;
-		if (i == l->ndims && match_exchanges(l, along, c, at))
+		if (i == l->ndims && match_exchanges(l, along, c, at) &&
+		    (most || along != p->data_along || match_stored_shares(p, c, at)))
 			return c;
 	}
 	return at;

@@ -329,6 +329,13 @@ void *tess_offload_find_pinned(const struct tess_offload *s, const struct tess_w
 	return s->pinned->memory[run.file] + run.offset;
 }
 
+/* Counts a transfer between memory and files, or between the device and memory of the host. */
+static void count_transfer(const struct tess_offload *s, const struct tess_transfer *t)
+{
+	if (s->moved && (!s->pinned || t->on_device))
+		s->moved[t->writes] += (uint64_t)t->n * tess_weight_get_width(t->weight, t->what);
+}
+
 tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfer *t)
 {
 	uint64_t width = tess_weight_get_width(t->weight, t->what);
@@ -338,6 +345,7 @@ tess_status tess_offload_start(const struct tess_offload *s, struct tess_transfe
 	    run.n < t->n)
 		return tess_fail(TESS_EBUG, "%s: its %s is not in a file, or not in one piece",
 		                 t->weight->name, get_value_name(t->what));
+	count_transfer(s, t);
 	if (s->pinned)
 		return start_pinned(s->pinned, &run, t);
 	t->disk = s->disk[run.file];

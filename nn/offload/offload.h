@@ -88,6 +88,11 @@ struct tess_offload {
 	struct tess_offload_layout layout;
 	struct tess_disk *disk[2]; /* by file; NULL: it has no bytes */
 	struct tess_pinned *pinned; /* memory of the host in place of files; NULL: none */
+	/*
+	 * Gets the bytes of transfers that start: [0] read from files, [1] written to them; or
+	 * copied to the device, and from it. NULL: they are not counted. Borrowed.
+	 */
+	uint64_t *moved;
 };
 
 /*

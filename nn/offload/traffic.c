@@ -58,17 +58,19 @@ void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess
 /* ---- the end of a step ----------------------------------------------------------------------- */
 
 /*
- * Adds the update of one weight, as nn/train/update.c does it: what is in files is read, and
- * written once it has changed. Next to a device with memory of its own, what is not in memory of
- * the host is copied to it to be changed there, and copied back.
+ * As nn/train/update.c does it: what is in files is read, and written once it has changed. Next to
+ * a device with memory of its own, what is not in memory of the host is copied to it to be changed
+ * there, and copied back.
  */
-static void add_updated_weight(const struct tess_offload_layout *files, const struct tess_weight *w,
-                               struct tess_traffic *sum)
+void tess_traffic_add_updated(const struct tess_offload_layout *files, const struct tess_weight *w,
+                              struct tess_traffic *sum)
 {
 	int64_t n = tess_weight_get_kept(files->program, w, files->rank, TESS_STATE).len;
 	uint64_t *fetched = files->pinned ? sum->written : sum->read;
 	uint64_t *returned = files->pinned ? sum->read : sum->written;
 
+	if (!tess_offload_has_updated(files, w))
+		return;
 	for (int32_t what = TESS_WEIGHT; what <= TESS_MOMENT2 && n; what++) {
 		uint64_t bytes = count_moved_bytes(w, what, n);
 		struct tess_stored_run run;
@@ -85,8 +87,7 @@ static void add_updated_weight(const struct tess_offload_layout *files, const st
 void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum)
 {
 	for (int32_t i = 0; i < files->program->nweights; i++)
-		if (tess_offload_has_updated(files, files->program->weight[i]))
-			add_updated_weight(files, files->program->weight[i], sum);
+		tess_traffic_add_updated(files, files->program->weight[i], sum);
 }
 
 /* Adds the weights of which each rank has updated a share, and all keep all elements. */
@@ -104,25 +105,57 @@ static void add_gathered_weight(const struct tess_offload_layout *files,
 	sum->written[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(w, TESS_WEIGHT, rest - own);
 }
 
+/*
+ * Returns whether the gradient of a tied head, or of a copy of the table without one, is apart from
+ * that of the table (nn/backward).
+ */
+static bool is_gradient_apart(const struct tess_program *p, const struct tess_weight *w)
+{
+	const struct tess_weight *home = tess_weight_get_home(w);
+	int32_t i = 0;
+
+	if (!tess_weight_get_table(w) || (p->pipeline_along < 0 && !p->training->several))
+		return false;
+	while (i < p->nweights && p->weight[i]->table != home)
+		i++;
+	return w->table ? p->weight[i] == w : i == p->nweights;
+}
+
 /* Adds the gradient of a tied head, which is added to that of its table. */
 static void add_tied_gradient(const struct tess_offload_layout *files, const struct tess_weight *w,
                               struct tess_traffic *sum)
 {
+	const struct tess_program *p = files->program;
 	const struct tess_weight *table = tess_weight_get_table(w);
-	uint64_t bytes;
 
-	if (!table || !files->weight[w->index].has_gradient)
+	if (!is_gradient_apart(p, w))
 		return;
-	if (tess_program_has_stage(files->program, files->rank, w->stage))
+	if (tess_program_has_stage(p, files->rank, w->stage))
 		sum->read[TESS_TRAFFIC_GRADIENTS] += count_gradient_bytes(files, w);
-	bytes = count_gradient_bytes(files, table);
-	if (!tess_program_has_stage(files->program, files->rank, table->stage))
+	if (!tess_program_has_stage(p, files->rank, table->stage))
 		return;
-	sum->read[TESS_TRAFFIC_GRADIENTS] += bytes;
-	sum->written[TESS_TRAFFIC_GRADIENTS] += bytes;
+	sum->read[TESS_TRAFFIC_GRADIENTS] += count_gradient_bytes(files, table);
+	sum->written[TESS_TRAFFIC_GRADIENTS] += count_gradient_bytes(files, table);
 }
 
-void tess_traffic_add_rest(const struct tess_offload_layout *files, struct tess_traffic *sum)
+/* Adds the copy of a table for a tied head in another stage, which gets the updated table. */
+static void add_copied_table(const struct tess_offload_layout *files, const struct tess_weight *w,
+                             struct tess_traffic *sum)
+{
+	const struct tess_program *p = files->program;
+	bool has_copy = tess_program_has_stage(p, files->rank, w->stage);
+	const struct tess_weight *mine = has_copy ? w : w->copies;
+	uint64_t *moved = has_copy ? sum->written : sum->read;
+
+	if (mine && w->copies && files->weight[mine->index].fetched &&
+	    tess_program_has_stage(p, files->rank, mine->stage))
+		moved[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(
+			w, TESS_WEIGHT,
+			tess_weight_get_kept(p, mine, files->rank, TESS_REST).len);
+}
+
+void tess_traffic_add_rest(const struct tess_offload_layout *files, bool reads_norm,
+                           struct tess_traffic *sum)
 {
 	const struct tess_program *p = files->program;
 
@@ -130,9 +163,10 @@ void tess_traffic_add_rest(const struct tess_offload_layout *files, struct tess_
 		const struct tess_weight *w = p->weight[i];
 
 		add_tied_gradient(files, w, sum);
+		add_copied_table(files, w, sum);
 		add_gathered_weight(files, w, sum);
-		if (files->weight[i].trained &&
-		    !tess_weight_get_copy(p, w, files->rank, TESS_STATE)) /* the norm */
+		if (reads_norm && files->weight[i].trained &&
+		    !tess_weight_get_copy(p, w, files->rank, TESS_STATE))
 			sum->read[TESS_TRAFFIC_GRADIENTS] += count_gradient_bytes(files, w);
 	}
 }

@@ -26,10 +26,15 @@ void tess_traffic_subtract(const struct tess_traffic *a, struct tess_traffic *su
 void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess_traffic *sum);
 /* Adds the update of the optimizer: it reads what it changes and gradients, and writes. */
 void tess_traffic_add_update(const struct tess_offload_layout *files, struct tess_traffic *sum);
+/* Adds the update of one weight. */
+void tess_traffic_add_updated(const struct tess_offload_layout *files, const struct tess_weight *w,
+                              struct tess_traffic *sum);
 /*
  * Adds the transfers of a step that belong neither to micro-batches nor to the update: gradients of
- * tied heads, the norm, and weights that are gathered from shares. In memory of the host: none.
+ * tied heads and copies of their tables, the norm unless the update computes it, and weights that
+ * are gathered from shares. In memory of the host: none.
  */
-void tess_traffic_add_rest(const struct tess_offload_layout *files, struct tess_traffic *sum);
+void tess_traffic_add_rest(const struct tess_offload_layout *files, bool reads_norm,
+                           struct tess_traffic *sum);
 
 #endif

@@ -44,7 +44,7 @@ static void add_final_weight(void *self, const struct tess_weight *w)
 
 tess_status tess_early_update_open(struct tess_trainer *t)
 {
-	t->may_update_early = !(t->clip > 0) && !(t->balance > 0) && !t->pipeline;
+	t->may_update_early = tess_update_may_be_early(t->clip, t->balance, t->pipeline != NULL);
 	return t->may_update_early && t->update.bytes && !t->parameters.offload.pinned
 	               ? tess_update_thread_open(&t->update, &t->device, t->parts.group,
 	                                         &t->update_thread)

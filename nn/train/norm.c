@@ -72,6 +72,7 @@ tess_status tess_trainer_measure_norm(struct tess_trainer *t, double *norm)
 	tess_early_update_add_rest(t);
 	for (int32_t i = 0; i < s->program->nweights && !st; i++)
 		if (s->each[i].trained && !s->program->weight[i]->table &&
+		    !tess_weight_get_copy(s->program, s->program->weight[i], s->rank, TESS_STATE) &&
 		    !(t->early.has_begun && s->offload.layout.weight[i].has_gradient))
 			st = add_weight_squares(t, s->program->weight[i], &on_host);
 	if (!st)

@@ -200,6 +200,8 @@ static tess_status load_parameters(struct tess_trainer *t)
 		return st;
 	t->programs.weights = t->parameters.weights.view;
 	t->groups.offload = &t->parameters.offload;
+	t->parameters.offload.moved = t->moved[0];
+	t->update.files.moved = t->moved[1];
 	return tess_trainer_prepare(t, t->programs.first->shape, &first);
 }
 
@@ -432,7 +434,9 @@ static void copy_result(const struct tess_trainer *t, const struct step *s, bool
 		.ntokens = s->totals.ntokens,
 		.nlabels = s->totals.nlabels,
 		.seconds = 1e-9 * (double)(tess_now() - began),
-		.communication = tess_group_size(t->parts.group) > 1 ? 1e-9 * (double)t->waited : 0
+		.communication = tess_group_size(t->parts.group) > 1 ? 1e-9 * (double)t->waited : 0,
+		.offload_read = t->moved[0][0] + t->moved[1][0],
+		.offload_written = t->moved[0][1] + t->moved[1][1],
 	};
 
 	r.size = out->size < sizeof r ? out->size : sizeof r;
@@ -494,6 +498,7 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	if (!st)
 		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 	t->waited = tess_now() - began;
+	memset(t->moved, 0, sizeof t->moved);
 	prepare_early_update(t, &s, lr);
 	if (!st)
 		st = compute_gradients(t, &s);

@@ -47,6 +47,8 @@ struct tess_trainer {
 	int64_t nlosses;
 	void *squares; /* sum over the gradient: a struct tess_accumulator on the device */
 	int64_t waited; /* ns of the current step in collectives */
+	/* bytes of the current step that are read and written: by the rank, and by the update */
+	uint64_t moved[2][2];
 	const char *schedule; /* of the pipeline: a name, or a file */
 	char *own_schedule; /* memory of `schedule`; NULL: none */
 	struct tess_pipeline *pipeline; /* the schedule, for its stages; NULL: no pipeline */

@@ -12,6 +12,9 @@ enum { VALUES = TESS_MOMENT2 + 1 };
 enum { HUGE_PAGE = 2 << 20 }; /* bytes */
 enum { PART = 1 << 18 }; /* elements that are changed while the disk gets no request */
 
+/* Each bucket copies between a device and memory of the host on a lane of its own. */
+_Static_assert((int)TESS_UPDATE_BUCKETS <= (int)TESS_PINNED_LANES, "a lane for each bucket");
+
 /* ---- the ring -------------------------------------------------------------------------------- */
 
 /* Returns the bytes in the ring of a bucket of a weight. */
@@ -29,6 +32,11 @@ static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
 		if (tess_offload_is_moved(files, w, what, 0, n, &run))
 			bytes += tess_offload_pad((uint64_t)n * tess_weight_get_width(w, what));
 	return tess_offload_has_updated(files, w) ? bytes : 0;
+}
+
+bool tess_update_may_be_early(double clip, double balance, bool has_stages)
+{
+	return !(clip > 0) && !(balance > 0) && !has_stages;
 }
 
 uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
@@ -172,6 +180,8 @@ static tess_status copy_bucket_value(struct tess_update *u, struct tess_update_b
 
 	t->pinned = pinned;
 	t->lane = (int32_t)(b - u->bucket);
+	if (u->files.moved) /* back to the device: it reads from memory of the host */
+		u->files.moved[!t->writes] += bytes;
 	return tess_pinned_copy(pinned, t->lane, t->weight->name, t->writes ? device : t->memory,
 	                        t->writes ? t->memory : device, bytes);
 }

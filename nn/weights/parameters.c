@@ -152,6 +152,26 @@ static bool has_values_apart(const struct tess_program *p)
 	return false;
 }
 
+/* Checks that memory of the host has room for what all its ranks keep there. */
+static tess_status check_host_room(const struct tess_offload_layout *layout,
+                                   const struct tess_opened_device *host)
+{
+	uint64_t bytes = layout->bytes[TESS_REST] + layout->bytes[TESS_STATE], room = UINT64_MAX;
+	tess_status st = TESS_OK;
+
+	if (host->table->free_bytes)
+		st = TESS_PLUGIN_CALL(host->table, "memory", free_bytes, host->self, &room);
+	room /= (uint64_t)host->nranks;
+	if (st || bytes <= room)
+		return st;
+	return tess_fail(TESS_ENOMEM,
+	                 "rank %d keeps %lld MiB of weights, gradients and optimizer state in "
+	                 "memory of the host, of which %lld MiB are free for it; use more hosts, "
+	                 "or offload less",
+	                 (int)layout->rank, (long long)tess_up((int64_t)bytes, MIB),
+	                 (long long)(room / MIB));
+}
+
 /* Opens the files of a rank or their memory, and loads its weights into them, or the device's. */
 static tess_status load_stored_weights(struct tess_parameters *s, const struct tess_source *source,
                                        const struct tess_opened_device *device, int32_t moments,
@@ -164,6 +184,8 @@ static tess_status load_stored_weights(struct tess_parameters *s, const struct t
 
 	if (!st && layout.pinned && has_values_apart(p))
 		st = tess_device_open_host(device, &s->host);
+	if (!st && s->host.self)
+		st = check_host_room(&layout, &s->host);
 	if (!st)
 		st = tess_offload_open(&layout, dir, &next_to, &s->offload);
 	if (!st)
@@ -245,45 +267,14 @@ void tess_parameters_free(struct tess_parameters *s)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* Checks that memory of the host has room for what all its ranks keep there. */
-static tess_status check_host_room(const struct tess_program *p, int32_t rank,
-                                   const struct tess_opened_device *d, int32_t moments)
-{
-	struct tess_opened_device host = { 0 };
-	struct tess_offload_layout layout = { 0 };
-	struct tess_arena arena = { 0 };
-	uint64_t bytes, room = UINT64_MAX;
-	tess_status st = tess_offload_lay_out(p, rank, moments, &arena, &layout);
-
-	bytes = layout.bytes[TESS_REST] + layout.bytes[TESS_STATE];
-	tess_arena_free(&arena);
-	if (!st)
-		st = tess_device_open_host(d, &host);
-	if (!st && host.table->free_bytes)
-		st = TESS_PLUGIN_CALL(host.table, "memory", free_bytes, host.self, &room);
-	room /= st ? 1 : (uint64_t)host.nranks;
-	tess_device_close(&host);
-	if (st || bytes <= room)
-		return st;
-	return tess_fail(TESS_ENOMEM,
-	                 "rank %d keeps %lld MiB of weights, gradients and optimizer state in "
-	                 "memory of the host, of which %lld MiB are free for it; use more hosts, "
-	                 "or offload less",
-	                 (int)rank, (long long)tess_up((int64_t)bytes, MIB),
-	                 (long long)(room / MIB));
-}
-
 tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
                                        const struct tess_opened_device *d, int32_t moments)
 {
 	uint64_t weights = 0, more = 0, room = 0;
 	tess_status st;
 
-	if (tess_device_is_host(d))
+	if (tess_device_is_host(d) || !d->table->free_bytes)
 		return TESS_OK;
-	st = has_values_apart(p) ? check_host_room(p, rank, d, moments) : TESS_OK;
-	if (st || !d->table->free_bytes)
-		return st;
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (!p->weight[i]->table && !tess_weight_is_fetched(p, p->weight[i], rank))
 			weights += tess_width(p->weight[i]->dtype) *

@@ -50,7 +50,7 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
                                  int32_t rank, const struct tess_opened_device *device,
                                  int32_t moments, const char *const dir[2],
                                  struct tess_parameters *out);
-/* Returns TESS_ENOMEM if a device with memory of its own, or its host, has no room for values. */
+/* Returns TESS_ENOMEM if a device with memory of its own has no room for values. */
 tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
                                        const struct tess_opened_device *device, int32_t moments);
 /* Makes room for the gradients of a lowered program; if the memory moves, they are lost. */

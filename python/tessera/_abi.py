@@ -132,6 +132,7 @@ class TrainingResult(Struct):
     _fields_ = [
         ("size", c_uint32), ("updated", c_int32), ("loss", c_double), ("balance", c_double), ("norm", c_double),
         ("ntokens", c_int64), ("nlabels", c_int64), ("seconds", c_double), ("communication", c_double),
+        ("offload_read", c_uint64), ("offload_written", c_uint64),
     ]
 
 

@@ -34,6 +34,10 @@ static const struct tess_tool_option training_options[] = {
 	  AT(sequence), .lo = 1, .hi = 1 << 24 },
 	{ "optimizer", NULL, "optimizer (default: adamw)", AT(optimizer), .lo = TESS_ADAMW,
 	  .hi = TESS_SGD, .get_name = name_planned_optimizer },
+	{ "clip", "X",
+	  "limit of the gradient norm, as in tessera train; 0: off: what is in files is updated "
+	  "during the backward",
+	  AT(clip), .hi = 1e30 },
 	{ "offload-optimizer", NULL,
 	  "search also strategies with the optimizer's state in files (default: if nothing fits)",
 	  AT(offload_optimizer) },
@@ -84,9 +88,11 @@ static tess_status parse_plan_options(int argc, char **argv, struct plan_options
 	if (!a->ranks && !a->strategies)
 		return tess_fail(TESS_EINVAL, "-n is missing: the number of ranks");
 	if (!a->train &&
-	    (a->sequence || a->optimizer || a->offload_optimizer || a->offload_weights))
-		return tess_fail(TESS_EINVAL, "--sequence, --optimizer, --offload-optimizer and "
-		                              "--offload-weights are of training; add --train");
+	    (a->sequence || a->optimizer || a->offload_optimizer || a->offload_weights ||
+	     a->clip != 1))
+		return tess_fail(TESS_EINVAL, "--sequence, --optimizer, --clip, "
+		                              "--offload-optimizer and --offload-weights are of "
+		                              "training; add --train");
 	if (a->train && (a->prompt || a->tokens))
 		return tess_fail(TESS_EINVAL, "--prompt-tokens and --max-tokens are of "
 		                              "generation; leave out --train");
@@ -106,7 +112,8 @@ static tess_status open_planner_of(const struct plan_options *a, struct tess_pla
 		                                .optimizer = a->optimizer,
 		                                .styles = a->styles,
 		                                .offload_optimizer = a->offload_optimizer,
-		                                .offload_weights = a->offload_weights };
+		                                .offload_weights = a->offload_weights,
+		                                .clip = a->clip };
 
 	return tess_planner_open(a->model, &o, out);
 }
@@ -215,7 +222,7 @@ static tess_status search_and_print(struct tess_planner *p, const struct plan_op
 
 static int run_plan_command(int argc, char **argv)
 {
-	struct plan_options a = { 0 };
+	struct plan_options a = { .clip = 1 };
 	struct tess_planner *p = NULL;
 	tess_status st = parse_plan_options(argc, argv, &a);
 

@@ -8,6 +8,7 @@ struct plan_options {
 	const char *model, *machine, *out, *consider, *strategies;
 	uint64_t memory;
 	int32_t ranks, batch, sequence, prompt, tokens, optimizer, most;
+	double clip;
 	bool train, explore, json, styles, offload_optimizer, offload_weights;
 };
 

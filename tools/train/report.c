@@ -143,6 +143,11 @@ static tess_status write_log_line(struct train_report *p, int64_t step, double l
 
 	if (o && p->options->aux_loss > 0)
 		json_object_set_new(o, "aux_loss", json_real(r->balance));
+	if (o && r->offload_read + r->offload_written) {
+		json_object_set_new(o, "offload_read", json_integer((json_int_t)r->offload_read));
+		json_object_set_new(o, "offload_written",
+		                    json_integer((json_int_t)r->offload_written));
+	}
 	if (o && evaluation->made) /* JSON has no non-finite numbers */
 		json_object_set_new(o, "eval_loss",
 		                    isfinite(evaluation->loss) ? json_real(evaluation->loss)
