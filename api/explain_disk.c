@@ -80,8 +80,7 @@ void tess_explaining_measure_files(const struct explanation *x, const struct tes
 			                          &part[TESS_EXPLAINED_MICRO]);
 	if (files->program->training->accumulate)
 		tess_traffic_add_first(files, &part[TESS_EXPLAINED_FIRST]);
-	tess_traffic_add_rest(files, !tess_explaining_updates_early(x),
-	                      &part[TESS_EXPLAINED_REST]);
+	tess_traffic_add_rest(files, !tess_explaining_updates_early(x), &part[TESS_EXPLAINED_REST]);
 	tess_traffic_add_update(files, &part[TESS_EXPLAINED_UPDATE]);
 	tess_traffic_add_times(&part[TESS_EXPLAINED_MICRO],
 	                       (uint64_t)tess_explaining_count_micro_batches(x), &all);

@@ -103,7 +103,7 @@ static tess_status run_disk_command(struct tess_disk *d, uint64_t bytes, const c
 static tess_status make_ring(void)
 {
 	for (int32_t i = 0; i < RING; i++) {
-		ring[i].memory = aligned_alloc(TESS_DISK_ALIGN, BUCKET);
+		ring[i].memory = tess_disk_alloc(BUCKET);
 		if (!ring[i].memory)
 			return tess_fail(TESS_ENOMEM, "out of memory");
 		memset(ring[i].memory, i + 1, BUCKET);

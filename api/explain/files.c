@@ -107,9 +107,8 @@ static json_t *make_rank_json(const struct tess_explained_rank *k, bool host)
 {
 	json_t *o = json_object();
 
-	json_object_set_new(
-		o, host ? "weights" : "weights_file",
-		json_integer((json_int_t)(host ? k->weights_host : k->weights_disk)));
+	json_object_set_new(o, host ? "weights" : "weights_file",
+	                    json_integer((json_int_t)(host ? k->weights_host : k->weights_disk)));
 	json_object_set_new(o, host ? "optimizer" : "optimizer_file",
 	                    json_integer((json_int_t)(host ? k->state_host : k->state_disk)));
 	if (host)

@@ -43,8 +43,8 @@ int32_t tess_candidate_count_cuts(const struct candidate *k)
 static double find_idle_disk(const struct estimate *e)
 {
 	double busy = find_most(e, e->data.layer.transfers, e->data.base.transfers);
-	double backward = e->compute.base.backward +
-	                  (double)e->planner->layers * e->compute.layer.backward;
+	double backward =
+		e->compute.base.backward + (double)e->planner->layers * e->compute.layer.backward;
 
 	return e->planner->options.clip > 0 || e->candidate->pp > 1 || backward < busy
 	               ? 0

@@ -130,8 +130,8 @@ static void add_optimizer(struct evaluation *e)
 	const struct tess_machine *m = e->planner->machine;
 	double returned = (double)tess_explaining_count_returned(p);
 	double n = evaluation_count_state(e), left = n - e->last.elements; /* elements */
-	double seconds = tess_optimizer_time(m, n, e->planner->moments, 4,
-	                                     !m->exact && e->out->disk > 0);
+	double seconds =
+		tess_optimizer_time(m, n, e->planner->moments, 4, !m->exact && e->out->disk > 0);
 	double *term = e->out->terms;
 	double started = m->launch * p->ngradients / e->nstages; /* an op for each weight */
 

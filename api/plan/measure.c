@@ -131,8 +131,7 @@ static tess_status measure_last(struct evaluation *e, const struct tess_program 
 	tess_arena_free(&arena);
 	evaluation_keep_slowest(&e->last.time, &t);
 	e->last.disk = early.disk > e->last.disk ? early.disk : e->last.disk;
-	e->last.elements =
-		early.elements > e->last.elements ? early.elements : e->last.elements;
+	e->last.elements = early.elements > e->last.elements ? early.elements : e->last.elements;
 	return st;
 }
 

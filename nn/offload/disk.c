@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* Bytes of a buffer for copied blocks; maximum number of retries of a block without progress. */
 enum { BOUNCE_BYTES = 256 << 10, MAX_DISK_RETRIES = 100 };
+enum { HUGE_PAGE = 2 << 20 }; /* bytes */
 
 struct tess_disk {
 	struct tess_disk_file file;
@@ -25,6 +27,18 @@ struct tess_disk {
 	int32_t under_way;
 	struct tess_disk_block block[TESS_DISK_DEPTH];
 };
+
+void *tess_disk_alloc(uint64_t bytes)
+{
+	bool huge = bytes >= HUGE_PAGE;
+	void *memory;
+
+	if (posix_memalign(&memory, huge ? HUGE_PAGE : TESS_DISK_ALIGN, bytes) != 0)
+		return NULL;
+	if (huge)
+		madvise(memory, bytes, MADV_HUGEPAGE);
+	return memory;
+}
 
 /* ---- files ----------------------------------------------------------------------------------- */
 

@@ -25,6 +25,13 @@ enum { TESS_DISK_BLOCK = 4 << 20, TESS_DISK_DEPTH = 8 }; /* bytes of a block; bl
 struct tess_disk;
 
 /*
+ * Allocates memory for fast requests, for free(). Much of it is in huge pages: a transfer of small
+ * pages that are not adjacent in physical memory is cut into many requests of the disk. NULL: out
+ * of memory.
+ */
+void *tess_disk_alloc(uint64_t bytes);
+
+/*
  * Makes a file of `bytes` (not 0) in folder `dir`, with all of its space reserved; its elements are
  * undefined. rank: for messages. TESS_EIO: no file can be made there. TESS_ENOMEM: the file system
  * has not enough space; the message has the bytes that are needed and free. TESS_ENOTSUP: the

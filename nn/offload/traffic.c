@@ -150,8 +150,7 @@ static void add_copied_table(const struct tess_offload_layout *files, const stru
 	if (mine && w->copies && files->weight[mine->index].fetched &&
 	    tess_program_has_stage(p, files->rank, mine->stage))
 		moved[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(
-			w, TESS_WEIGHT,
-			tess_weight_get_kept(p, mine, files->rank, TESS_REST).len);
+			w, TESS_WEIGHT, tess_weight_get_kept(p, mine, files->rank, TESS_REST).len);
 }
 
 void tess_traffic_add_rest(const struct tess_offload_layout *files, bool reads_norm,

@@ -5,11 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <tessera/reduce.h>
 
 enum { VALUES = TESS_MOMENT2 + 1 };
-enum { HUGE_PAGE = 2 << 20 }; /* bytes */
 enum { PART = 1 << 18 }; /* elements that are changed while the disk gets no request */
 
 /* Each bucket copies between a device and memory of the host on a lane of its own. */
@@ -52,22 +50,6 @@ uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
 	return TESS_UPDATE_BUCKETS * max;
 }
 
-/*
- * Allocates memory for direct I/O. A transfer of small pages that are not adjacent in physical
- * memory is cut into many requests of the disk; huge pages keep it in one.
- */
-static void *alloc_direct(uint64_t bytes)
-{
-	bool huge = bytes >= HUGE_PAGE;
-	void *ring;
-
-	if (posix_memalign(&ring, huge ? HUGE_PAGE : TESS_DISK_ALIGN, bytes) != 0)
-		return NULL;
-	if (huge)
-		madvise(ring, bytes, MADV_HUGEPAGE);
-	return ring;
-}
-
 /* Sets the ring; NULL: there is no memory. */
 static void alloc_ring(struct tess_update *u)
 {
@@ -75,7 +57,7 @@ static void alloc_ring(struct tess_update *u)
 	void *ring = NULL;
 
 	if (!pinned)
-		u->ring = alloc_direct(u->bytes);
+		u->ring = tess_disk_alloc(u->bytes);
 	else if (!tess_pinned_alloc(&pinned->device, u->bytes, &ring))
 		u->ring = ring;
 }

@@ -152,10 +152,10 @@ static tess_status open_pass(const struct tess_parameters *s, struct tess_group 
 	if (!s->offload.layout.bytes[TESS_REST] && !s->host.self)
 		return TESS_OK;
 	out->window = aligned_alloc(TESS_DISK_ALIGN, tess_offload_pad(2 * most * sizeof(float)));
-	return out->window ? TESS_OK
-	                   : tess_fail(TESS_ENOMEM,
-	                               "no memory for parts of tied weights: %llu bytes",
-	                               (unsigned long long)(2 * most * sizeof(float)));
+	return out->window
+	               ? TESS_OK
+	               : tess_fail(TESS_ENOMEM, "no memory for parts of tied weights: %llu bytes",
+	                           (unsigned long long)(2 * most * sizeof(float)));
 }
 
 /* Returns whether there are tied weights with gradients of their own. */

@@ -545,16 +545,9 @@ END_TEST
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Opens a planner on the host with a disk of `rate` bytes a second; size: of the disk. */
-static struct tess_planner *open_with_disk(double rate, double size, uint64_t memory, bool all)
+static struct tess_planner *open_disk_planner(struct tess_planner_options o, double rate,
+                                              double size)
 {
-	struct tess_planner_options o = { .size = sizeof o,
-		                          .train = 1,
-		                          .memory = memory,
-		                          .batch = BATCH,
-		                          .sequence = LENGTH,
-		                          .offload_optimizer = all,
-		                          .offload_weights = all };
 	struct tess_planner *p;
 	char text[1024];
 
@@ -563,6 +556,32 @@ static struct tess_planner *open_with_disk(double rate, double size, uint64_t me
 	o.machine = scratch_write_text("disk.json", text);
 	ck_assert_msg(!tess_planner_open(data, &o, &p), "%s", tess_error());
 	return p;
+}
+
+/* Opens a planner on the host with a disk of `rate` bytes a second, for steps with clipping. */
+static struct tess_planner *open_clipped(double rate)
+{
+	return open_disk_planner(
+		(struct tess_planner_options){ .size = sizeof(struct tess_planner_options),
+	                                       .train = 1,
+	                                       .batch = BATCH,
+	                                       .sequence = LENGTH,
+	                                       .clip = 1 },
+		rate, 0);
+}
+
+/* Opens a planner on the host with a disk of `rate` bytes a second; size: of the disk. */
+static struct tess_planner *open_with_disk(double rate, double size, uint64_t memory, bool all)
+{
+	return open_disk_planner(
+		(struct tess_planner_options){ .size = sizeof(struct tess_planner_options),
+	                                       .train = 1,
+	                                       .memory = memory,
+	                                       .batch = BATCH,
+	                                       .sequence = LENGTH,
+	                                       .offload_optimizer = all,
+	                                       .offload_weights = all },
+		rate, size);
 }
 
 /* Predicts a strategy without files (NULL), or with them on disk. */
@@ -655,6 +674,62 @@ START_TEST(searches_files)
 }
 END_TEST
 
+/* Without clipping the update begins in the backward, behind which the disk hides. */
+START_TEST(updates_overlap)
+{
+	struct tess_planner *p = open_with_disk(1e15, 0, 0, false);
+	const struct tess_forecast *f = predict_files(p, NULL, NULL);
+	double compute = f->seconds, clipped, rate;
+
+	f = predict_files(p, "disk", NULL);
+	rate = 2 * (f->disk_read + f->disk_written) / (0.15 * compute); /* two ranks share it */
+	tess_planner_close(p);
+	p = open_with_disk(rate, 0, 0, false);
+	f = predict_files(p, "disk", NULL);
+	ck_assert_msg(f->seconds >= compute && f->seconds < 1.1 * compute, "%g and %g s",
+	              f->seconds, compute);
+	tess_planner_close(p);
+	p = open_clipped(rate);
+	clipped = predict_files(p, "disk", NULL)->seconds;
+	ck_assert_msg(clipped > 1.12 * compute && clipped < 1.16 * compute, "%g and %g s", clipped,
+	              compute);
+	/* of gradients in files the norm takes reads of its own */
+	rate = predict_files(p, "disk", "disk")->disk_read;
+	tess_planner_close(p);
+	p = open_with_disk(1e9, 0, 0, false);
+	ck_assert(predict_files(p, "disk", "disk")->disk_read < rate);
+	tess_planner_close(p);
+}
+END_TEST
+
+/* If nothing fits, a strategy that gathers weights does with a tile, or the message has one. */
+START_TEST(searches_tiles)
+{
+	struct tess_planner_options o = {
+		.size = sizeof o, .train = 1, .batch = 1, .sequence = LENGTH, .offload_weights = 1
+	};
+	const struct tess_forecast *const *best;
+	struct tess_planner *p = open_disk_planner(o, 1e9, 0);
+	int32_t n;
+
+	ck_assert_msg(!tess_planner_explore(p, 1, 1000, &best, &n), "%s", tess_error());
+	ck_assert(!best[n - 1]->strategy.tile);
+	o.memory = (uint64_t)best[n - 1]->memory - 1;
+	tess_planner_close(p);
+	p = open_disk_planner(o, 1e9, 0);
+	ck_assert_msg(!tess_planner_search(p, 1, 5, &best, &n), "%s", tess_error());
+	ck_assert(n == 1 && best[0]->fits && best[0]->memory <= (double)o.memory);
+	ck_assert(best[0]->strategy.tile && best[0]->strategy.offload_weights);
+	tess_planner_close(p);
+	o.offload_weights = 0;
+	p = open_disk_planner(o, 1e9, 0);
+	ck_assert_int_eq(tess_planner_search(p, 1, 5, &best, &n), TESS_EINVAL);
+	expect_part(tess_error(), "; values on disk would fit in ");
+	expect_part(tess_error(), " --offload-weights DIR --tile ");
+	tess_planner_close(p);
+}
+END_TEST
+
 /* Opens a planner on GPUs whose host changes `rate` bytes a second, and copies as many. */
 static struct tess_planner *open_with_gpus(double rate)
 {
@@ -728,6 +803,8 @@ int main(void)
 	tcase_add_test(t, disks_bind);
 	tcase_add_test(t, disks_of_machines);
 	tcase_add_test(t, searches_files);
+	tcase_add_test(t, updates_overlap);
+	tcase_add_test(t, searches_tiles);
 	tcase_add_test(t, memory_of_hosts);
 	failed = suite_end(r);
 	scratch_remove();
