@@ -115,7 +115,7 @@ int32_t tess_pinned_take_lane(struct tess_pinned *p)
 
 /* Orders one stream after another, unless they are the same. */
 static tess_status order_streams(const struct tess_pinned *p, void *stream, void *after,
-                              const char *where)
+                                 const char *where)
 {
 	return stream == after ? TESS_OK
 	                       : TESS_PLUGIN_CALL_QUICK(p->device.table, where, follow,
@@ -130,7 +130,8 @@ tess_status tess_pinned_mark(const struct tess_pinned *p, int32_t point, const c
 tess_status tess_pinned_order(const struct tess_pinned *p, int32_t lane, int32_t point,
                               const char *where)
 {
-	return order_streams(p, p->lane[lane], point < 0 ? p->device.stream : p->point[point], where);
+	return order_streams(p, p->lane[lane], point < 0 ? p->device.stream : p->point[point],
+	                     where);
 }
 
 tess_status tess_pinned_copy(const struct tess_pinned *p, int32_t lane, const char *where,

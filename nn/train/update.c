@@ -403,8 +403,8 @@ tess_status tess_update_add_queued(struct tess_update *u, const struct tess_weig
 	while (!st && u->nready - u->next == TESS_PINNED_POINTS)
 		st = tess_update_advance(u);
 	if (!st)
-		st = tess_pinned_mark(u->parameters->offload.pinned,
-		                      u->nready % TESS_PINNED_POINTS, w->name);
+		st = tess_pinned_mark(u->parameters->offload.pinned, u->nready % TESS_PINNED_POINTS,
+		                      w->name);
 	if (st)
 		return st;
 	tess_update_add(u, w);
