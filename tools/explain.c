@@ -344,7 +344,7 @@ static tess_status check_positions_of_cache(const struct tess_explanation *e,
 	              : TESS_OK;
 }
 
-static void print_tile(const struct tess_explanation *e, uint64_t tile)
+static void print_tile_limit(const struct tess_explanation *e, uint64_t tile)
 {
 	printf("\ntile: %.3g MiB of gathered weights at once", (double)tile / (1 << 20));
 	if (e->widest)
@@ -383,7 +383,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	if (!st)
 		st = print_explanation(e, a);
 	if (!st && text && a->tile)
-		print_tile(e, a->tile);
+		print_tile_limit(e, a->tile);
 	if (!st && t && text)
 		st = print_pipeline(t);
 	tess_timeline_free(t);

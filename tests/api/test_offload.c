@@ -1,8 +1,8 @@
 /*
  * test_offload.c - training with optimizer state in files: the bits of a run in memory on any mesh,
  * saves, failures, refusals. OFFLOAD_DEVICE names a device with memory of its own, for state in
- * memory of the host. The environment makes limits small, so that the weights of small models are in
- * several buckets.
+ * memory of the host. The environment makes limits small, so that the weights of small models are
+ * in several buckets.
  */
 #include "tests/nn/offload/disk_faults.h"
 #include "tests/support/hashed_training.h"
@@ -335,7 +335,7 @@ START_TEST(short_counts)
 	ck_assert(!setenv("TESSERA_DISK_IO", "threads", 1));
 	j.mesh = "dp=2,tp=1";
 	j.state = j.weights = folder;
-	j.faults = (struct disk_faults){ .at = 4, .calls = 200, .moves = 513 };
+	j.faults = (struct disk_faults){ .at = 4, .calls = 200, .moves = 4097 };
 	ck_assert_msg(!run_offload_job(&memory) && !run_offload_job(&j), "%s", tess_error());
 	ck_assert(j.hash == memory.hash);
 }

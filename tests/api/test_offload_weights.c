@@ -197,7 +197,7 @@ static int take_early_copies(void)
 	                       0);
 }
 
-/* Checks that gradients and weights are copied during the backward, unless gradients are clipped. */
+/* Checks that gradients and weights are copied during the backward, without clipping. */
 START_TEST(updates_in_the_backward)
 {
 	for (int nmicro = 1; nmicro <= MICRO; nmicro += MICRO - 1) {
