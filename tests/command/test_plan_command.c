@@ -312,7 +312,7 @@ static const struct {
 	{ "--machine h100 --train", 2, "-n is missing: the number of ranks" },
 	{ "-n 2 --machine b300 --train", 1, "there is no machine \"b300\"; use a100, h100" },
 	{ "-n 2 --machine ./none.json --train", 1, "none.json" },
-	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence, --optimizer, --clip, --offload-optimizer" },
+	{ "-n 2 --machine h100 --sequence 8", 2, "--optimizer, --clip, --offload-optimizer" },
 	{ "-n 2 --machine h100 --train --max-tokens 8", 2, "leave out --train" },
 	{ "-n 2 --memory 1MB " FORECAST, 1,
 	  "nothing fits in 0.001 GB;\n  2 ranks need at least 0.00" },
