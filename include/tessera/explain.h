@@ -275,6 +275,9 @@ struct tess_explanation {
 	const char *assumed;
 	/* Result of tess_explanation_fit; NULL: it was not called. */
 	const struct tess_explained_fit *fit;
+	/* Why modules of experts exchange all rows, although their style is for rows that request
+	 * an expert of the rank; NULL: none does. */
+	const char *all_expert_rows;
 };
 
 /*
