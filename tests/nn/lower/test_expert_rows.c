@@ -35,7 +35,7 @@ static uint64_t sum_counts(const uint64_t *counts, int32_t n)
 	return sum;
 }
 
-static void open_end(const struct tess_program *p, int32_t rank, struct end *out)
+static void open_row_end(const struct tess_program *p, int32_t rank, struct end *out)
 {
 	struct tess_view *weights = calloc((size_t)p->nweights, sizeof *weights);
 
@@ -50,7 +50,7 @@ static void open_end(const struct tess_program *p, int32_t rank, struct end *out
 	free(weights);
 }
 
-static void close_end(struct end *e)
+static void close_row_end(struct end *e)
 {
 	free(e->memory.step);
 	tess_rank_program_free(e->low);
@@ -71,20 +71,20 @@ static void select_exchange(struct end *e, bool returns)
 }
 
 /* Draws the experts of a row: weight[expert], 0 for those that it does not request. */
-static void draw_row(int how, int64_t experts, int64_t top, float *weight)
+static void draw_requests(int how, int64_t experts, int64_t top, float *weight)
 {
 	memset(weight, 0, (size_t)experts * sizeof *weight);
 	for (int64_t i = 0; i < top && how != NONE; i++)
 		weight[how == FIRST ? i : how == LAST ? experts - 1 - i : random() % experts] = 1;
 }
 
-static float *get_row(const struct tess_view *v, int64_t row)
+static float *get_routed_row(const struct tess_view *v, int64_t row)
 {
 	return (float *)v->data + row * v->stride[v->ndim - 2];
 }
 
 /* Returns the rank that owns a row, and the index among the rows of that rank. */
-static int32_t find_owner(const struct tess_row_exchange *x, int64_t row, int64_t *at)
+static int32_t find_row_owner(const struct tess_row_exchange *x, int64_t row, int64_t *at)
 {
 	for (int32_t q = 0; q < x->nranks; q++)
 		if (row >= x->owned[q].start && row < x->owned[q].start + x->owned[q].len) {
@@ -96,7 +96,7 @@ static int32_t find_owner(const struct tess_row_exchange *x, int64_t row, int64_
 }
 
 /* Returns the first expert of a rank, and those after it. */
-static int64_t find_experts(const struct tess_row_exchange *x, int32_t rank, int64_t *end)
+static int64_t find_expert_range(const struct tess_row_exchange *x, int32_t rank, int64_t *end)
 {
 	int64_t first = -1;
 
@@ -115,13 +115,13 @@ static void write_routing(struct end *end, int32_t n, int64_t rows,
 {
 	for (int64_t row = 0; row < rows; row++) {
 		int64_t at, last;
-		int32_t owner = find_owner(end[0].x, row, &at);
+		int32_t owner = find_row_owner(end[0].x, row, &at);
 
-		memcpy(get_row(&end[owner].x->mine, at), weight[row], 4 * (size_t)experts);
+		memcpy(get_routed_row(&end[owner].x->mine, at), weight[row], 4 * (size_t)experts);
 		for (int32_t q = 0; q < n; q++) {
-			int64_t first = find_experts(end[q].x, q, &last);
+			int64_t first = find_expert_range(end[q].x, q, &last);
 
-			memcpy(get_row(&end[q].x->here, row), &weight[row][first],
+			memcpy(get_routed_row(&end[q].x->here, row), &weight[row][first],
 			       4 * (size_t)(last - first));
 		}
 	}
@@ -133,7 +133,7 @@ static float make_element(int64_t row, int64_t node, int64_t column)
 	return (float)(1 + row * 131 + node * 17 + column);
 }
 
-static bool requests(const float *weight, const struct tess_row_node *node)
+static bool row_requests_node(const float *weight, const struct tess_row_node *node)
 {
 	for (int64_t e = node->lo; e < node->hi; e++)
 		if (weight[e] != 0)
@@ -142,7 +142,7 @@ static bool requests(const float *weight, const struct tess_row_node *node)
 }
 
 /* Packs on all ranks, and delivers the blocks. Returns the elements that moved. */
-static uint64_t exchange_blocks(struct end *end, int32_t n)
+static uint64_t deliver_row_blocks(struct end *end, int32_t n)
 {
 	uint64_t moved = 0;
 
@@ -171,34 +171,36 @@ static uint64_t exchange_blocks(struct end *end, int32_t n)
 }
 
 /* Sends rows to their experts. */
-static void check_rows(struct end *end, int32_t n, int64_t rows,
-                       float weight[ROWS_MAX][EXPERTS_MAX])
+static void check_sent_rows(struct end *end, int32_t n, int64_t rows,
+                            float weight[ROWS_MAX][EXPERTS_MAX])
 {
 	const struct tess_row_exchange *x = end[0].x;
 	uint64_t want = 0;
 	int64_t at;
 
 	for (int64_t row = 0; row < rows; row++) {
-		int32_t owner = find_owner(x, row, &at);
+		int32_t owner = find_row_owner(x, row, &at);
 
 		for (int64_t c = 0; c < x->columns; c++)
-			get_row(&end[owner].x->in, at)[c] = make_element(row, 0, c);
+			get_routed_row(&end[owner].x->in, at)[c] = make_element(row, 0, c);
 		for (int32_t i = 0; i < x->nnodes; i++)
-			want += (x->node[i].rank != owner && requests(weight[row], &x->node[i])) *
+			want += (x->node[i].rank != owner &&
+			         row_requests_node(weight[row], &x->node[i])) *
 			        (uint64_t)x->columns;
 	}
-	ck_assert_uint_eq(exchange_blocks(end, n), want);
+	ck_assert_uint_eq(deliver_row_blocks(end, n), want);
 	for (int64_t row = 0; row < rows; row++)
 		for (int32_t i = 0; i < x->nnodes; i++)
-			for (int64_t c = 0; c < x->columns && requests(weight[row], &x->node[i]);
-			     c++)
-				ck_assert_float_eq(get_row(&end[x->node[i].rank].x->out, row)[c],
-				                   make_element(row, 0, c));
+			for (int64_t c = 0;
+			     c < x->columns && row_requests_node(weight[row], &x->node[i]); c++)
+				ck_assert_float_eq(
+					get_routed_row(&end[x->node[i].rank].x->out, row)[c],
+					make_element(row, 0, c));
 }
 
 /* Returns results to the owners of the rows. */
-static void check_results(struct end *end, int32_t n, int64_t rows,
-                          float weight[ROWS_MAX][EXPERTS_MAX])
+static void check_returned_results(struct end *end, int32_t n, int64_t rows,
+                                   float weight[ROWS_MAX][EXPERTS_MAX])
 {
 	const struct tess_row_exchange *x = end[0].x;
 	uint64_t want = 0;
@@ -208,27 +210,28 @@ static void check_results(struct end *end, int32_t n, int64_t rows,
 		const struct tess_row_exchange *from = end[x->node[i].rank].x;
 
 		for (int64_t row = 0; row < rows; row++) {
-			float *to = get_row(&from->in, row) +
+			float *to = get_routed_row(&from->in, row) +
 			            (i - from->first_node) * from->in.stride[0];
 
 			for (int64_t c = 0; c < x->columns; c++)
 				to[c] = make_element(row, i, c);
-			want += (x->node[i].rank != find_owner(x, row, &at) &&
-			         requests(weight[row], &x->node[i])) *
+			want += (x->node[i].rank != find_row_owner(x, row, &at) &&
+			         row_requests_node(weight[row], &x->node[i])) *
 			        (uint64_t)x->columns;
 		}
 	}
-	ck_assert_uint_eq(exchange_blocks(end, n), want);
+	ck_assert_uint_eq(deliver_row_blocks(end, n), want);
 	for (int64_t row = 0; row < rows; row++) {
-		int32_t owner = find_owner(x, row, &at);
+		int32_t owner = find_row_owner(x, row, &at);
 
 		for (int64_t c = 0; c < x->columns; c++) {
 			float sum = 0;
 
 			for (int32_t i = 0; i < x->nnodes; i++)
-				sum += requests(weight[row], &x->node[i]) ? make_element(row, i, c)
-				                                          : 0;
-			ck_assert_float_eq(get_row(&end[owner].x->out, at)[c], sum);
+				sum += row_requests_node(weight[row], &x->node[i])
+				               ? make_element(row, i, c)
+				               : 0;
+			ck_assert_float_eq(get_routed_row(&end[owner].x->out, at)[c], sum);
 		}
 	}
 }
@@ -253,17 +256,17 @@ START_TEST(no_row_is_dropped)
 	ck_assert_msg(!mixture_record(s, PLAN, cases[_i % 4].mesh, rows, &p), "%s", tess_error());
 	for (int how = 0; how < CHOICES; how++) {
 		for (int64_t row = 0; row < rows; row++)
-			draw_row(how, mixture->experts, mixture->route.top, weight[row]);
+			draw_requests(how, mixture->experts, mixture->route.top, weight[row]);
 		for (int32_t r = 0; r < n; r++)
-			open_end(p, r, &end[r]);
+			open_row_end(p, r, &end[r]);
 		for (int returns = 0; returns < 2; returns++) {
 			for (int32_t r = 0; r < n; r++)
 				select_exchange(&end[r], returns);
 			write_routing(end, n, rows, weight, mixture->experts);
-			(returns ? check_results : check_rows)(end, n, rows, weight);
+			(returns ? check_returned_results : check_sent_rows)(end, n, rows, weight);
 		}
 		for (int32_t r = 0; r < n; r++)
-			close_end(&end[r]);
+			close_row_end(&end[r]);
 	}
 	tess_program_free(p);
 	store_free(s);
