@@ -150,18 +150,18 @@ END_TEST
 
 START_TEST(ranks_offload_the_same_weights)
 {
+	static const char differs[] =
+		"rank 1: TESSERA_OFFLOAD_MIN is \"8\", but \"7\" on rank 0; " OPTIONS;
+	static const char options[] = " --steps 1 --batch 2 --sequence 16 --offload-weights .";
 	char text[TEXT];
 	int status = command_run(
 		text, TEXT,
-		"cd '%s' && '%s' launch -n 2 -- sh -c 'TESSERA_OFFLOAD_MIN=$((7 + RANK)) exec \"%s\" "
-		"train same --data \"" DATA "/texts/stories.jsonl\" --steps 1 --batch 2 --sequence "
-		"16 --offload-weights .' 2>&1",
-		scratch, TESSERA, TESSERA);
+		"cd '%s' && '%s' launch -n 2 -- sh -c 'TESSERA_OFFLOAD_MIN=$((7 + RANK)) exec "
+		"\"%s\" train same --data \"" DATA "/texts/stories.jsonl\" %s' 2>&1",
+		scratch, TESSERA, TESSERA, options);
 
 	ck_assert_msg(status == 1, "%d: %s", status, text);
-	ck_assert_int_ge(count_occurrences(text, "rank 1: TESSERA_OFFLOAD_MIN is \"8\", but \"7\" "
-	                                         "on rank 0; " OPTIONS),
-	                 2);
+	ck_assert_int_ge(count_occurrences(text, differs), 2);
 }
 END_TEST
 
