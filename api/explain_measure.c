@@ -86,21 +86,25 @@ static void measure_sent(struct explanation *x, const struct tess_program *p,
                          const struct tess_rank_program *l)
 {
 	int32_t ndims = p->mesh.ndims;
-	uint64_t sum[TESS_MESH_DIMS] = { 0 };
+	struct explained_sent sum[TESS_MESH_DIMS] = { 0 };
 
 	for (int32_t i = 0; i < l->nsteps; i++) {
 		const struct tess_step *s = l->step[i];
-		struct explained_sent *sent;
+		struct explained_sent *sent, *so_far;
+		struct tess_cut cut;
 
 		if (i && l->step[i - 1]->record != s->record)
 			memset(sum, 0, sizeof sum);
 		if (s->kind != TESS_STEP_SUM && s->kind != TESS_STEP_COLL)
 			continue;
-		sum[s->along] += tess_step_count_sent(s, tess_step_find_cut(p, l->rank, s));
+		cut = tess_step_find_cut(p, l->rank, s);
+		so_far = &sum[s->along];
+		so_far->bytes += tess_step_count_sent(s, cut);
+		so_far->expected += (uint64_t)tess_step_count_expected(s, cut);
 		sent = &x->sent[s->record * ndims + s->along];
-		sent->bytes = sum[s->along] > sent->bytes ? sum[s->along] : sent->bytes;
-		if (s->kind == TESS_STEP_COLL && s->expected > (double)sent->expected)
-			sent->expected = (uint64_t)s->expected;
+		sent->bytes = so_far->bytes > sent->bytes ? so_far->bytes : sent->bytes;
+		sent->expected =
+			so_far->expected > sent->expected ? so_far->expected : sent->expected;
 		sent->kind = s->kind == TESS_STEP_SUM
 		                     ? (s->sum.share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE)
 		             : s->coll.kind == TESS_RECV ? TESS_SEND
@@ -268,6 +272,15 @@ static int32_t *list_first_replicas(struct explanation *x)
 	return first;
 }
 
+/* Notes the weight that exceeds the tile the most. */
+static void keep_widest(struct explanation *x, const struct tess_rank_program *l)
+{
+	if (l->widest_bytes <= x->e.widest_bytes)
+		return;
+	x->e.widest = x->program->weight[l->widest->index]->name;
+	x->e.widest_bytes = l->widest_bytes;
+}
+
 /* Measures the ranks of a replica, by rank of the program; of equal ranks only the first. */
 static tess_status measure_replica(struct explanation *x, int32_t dp, const int32_t *first,
                                    struct explained_pages *rank)
@@ -287,6 +300,7 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 			break;
 		st = measure_rank(x, p, lowered, &rank[r]);
 		measure_sent(x, p, lowered);
+		keep_widest(x, lowered);
 		if (p->device && p->device->fuses)
 			mark_fused(x, lowered);
 		if (x->visit)
