@@ -107,8 +107,7 @@ static tess_status check_offload_option(const char *name, const char *value,
 	return st;
 }
 
-/* Checks the dtype of products. */
-static tess_status check_product_dtype(int32_t dtype)
+tess_status tess_trainer_check_math(int32_t dtype)
 {
 	if (dtype == TESS_F16)
 		return tess_fail(TESS_EINVAL,
@@ -138,7 +137,7 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 		st = tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
 		               (int)o->threads, (long long)o->positions);
 	if (!st)
-		st = check_product_dtype(o->math);
+		st = tess_trainer_check_math(o->math);
 	if (!st)
 		st = tess_run_check_options(o->threads, 0);
 	if (!st)
