@@ -1,5 +1,6 @@
 /* dataset.c - sequences of ids for training, from packed files and from texts. */
 #include "api/dataset.h"
+#include "core/base/hash.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 
@@ -16,15 +17,6 @@ struct tess_dataset {
 	struct tess_dataset_info info;
 };
 
-static uint64_t hash_more(uint64_t h, const void *data, size_t len)
-{
-	const unsigned char *p = data;
-
-	for (size_t i = 0; i < len; i++)
-		h = (h ^ p[i]) * 0x100000001b3u; /* FNV-1a */
-	return h;
-}
-
 /* ---- the data set ---------------------------------------------------------------------------- */
 
 static tess_status hash_file(const struct tess_data_file *f, uint64_t *hash)
@@ -34,18 +26,18 @@ static tess_status hash_file(const struct tess_data_file *f, uint64_t *hash)
 	char sample[SAMPLE_BYTES];
 	tess_status st = TESS_OK;
 
-	*hash = hash_more(*hash, &f->nids, sizeof f->nids);
+	*hash = tess_hash_bytes(*hash, &f->nids, sizeof f->nids);
 	if (f->run)
-		*hash = hash_more(*hash, f->run, (size_t)f->nsequences * sizeof *f->run);
+		*hash = tess_hash_bytes(*hash, f->run, (size_t)f->nsequences * sizeof *f->run);
 	if (f->ids) {
-		*hash = hash_more(*hash, f->ids, (size_t)bytes);
+		*hash = tess_hash_bytes(*hash, f->ids, (size_t)bytes);
 		if (f->counts)
-			*hash = hash_more(*hash, f->counts, (size_t)f->nids);
+			*hash = tess_hash_bytes(*hash, f->counts, (size_t)f->nids);
 		return TESS_OK;
 	}
 	for (int64_t i = 0; i < SAMPLES && !st; i++) {
 		st = tess_data_file_read_bytes(f, sample, n, f->begin + (bytes - n) / SAMPLES * i);
-		*hash = hash_more(*hash, sample, st ? 0 : (size_t)n);
+		*hash = tess_hash_bytes(*hash, sample, st ? 0 : (size_t)n);
 	}
 	return st;
 }
@@ -145,7 +137,7 @@ static tess_status open_dataset_files(struct tess_dataset *d, const char *const 
 	tess_status st = TESS_OK;
 
 	d->info.hash =
-		hash_more(0xcbf29ce484222325u, &d->options.sequence, sizeof d->options.sequence);
+		tess_hash_bytes(TESS_HASH_EMPTY, &d->options.sequence, sizeof d->options.sequence);
 	for (int32_t i = 0; i < n && !st; i++)
 		st = add_data_file(d, &e, files[i]);
 	if (!st && !d->info.sequences)

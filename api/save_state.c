@@ -1,5 +1,6 @@
 /* save_state.c - reads and writes training.json of a save, with its checksum. */
 #include "api/save.h"
+#include "core/base/hash.h"
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "hf/convert_dir.h"
@@ -22,12 +23,11 @@ static const struct {
 tess_status tess_save_hash_config(const json_t *config, char out[17])
 {
 	char *text = json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS);
-	uint64_t h = 0xcbf29ce484222325u;
+	uint64_t h;
 
 	if (!text)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	for (const char *c = text; *c; c++)
-		h = (h ^ (unsigned char)*c) * 0x100000001b3u; /* FNV-1a */
+	h = tess_hash_bytes(TESS_HASH_EMPTY, text, strlen(text));
 	free(text);
 	snprintf(out, 17, "%016llx", (unsigned long long)h);
 	return TESS_OK;

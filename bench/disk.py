@@ -4,25 +4,16 @@
 	bench/disk.py DISK [--folder DIR] [--mib N] [--rounds N] [--engine uring|threads]
 
 DISK is build/release/bench/disk. It and fio move a file of N MiB (default 1024) in DIR (default: TMPDIR or /tmp) in
-turn, past the page cache, in blocks of 4 MiB of which 8 are under way; fio uses io_uring. Each writes its file once
-before the measurement. Cases: `read`, `write`: all bytes in order; `update`: what AdamW does, reads and writes of 12
+turn, past the page cache, in blocks of 4 MiB of which 8 are under way (fio.py). Each writes its file once before the
+measurement. Cases: `read`, `write`: all bytes in order; `update`: what AdamW does, reads and writes of 12
 bytes an element, and in fio the same share of both (rw). The output is the median of the rounds, with minimum and
-maximum, and the median of the ratios of a round. Without fio (apt-get install fio) the script is skipped, with status
-77.
+maximum, and the median of the ratios of a round. Without fio the script is skipped, with status 77.
 """
-import argparse, json, os, shutil, statistics, subprocess, sys, tempfile
+import argparse, os, statistics, subprocess, sys, tempfile
+
+import fio
 
 FIO = {"read": "read", "write": "write", "update": "rw"}
-
-
-def run_fio(path, mib, case):
-    """Returns MB/s, of reads and writes together."""
-    output = subprocess.run(["fio", "--name=disk", f"--filename={path}", f"--size={mib}M", "--bs=4M", "--iodepth=8",
-                             "--ioengine=io_uring", "--direct=1", "--overwrite=1", f"--rw={FIO[case]}",
-                             "--output-format=json"], check=True, stdout=subprocess.PIPE).stdout
-    job = json.loads(output)["jobs"][0]
-    moved = sum(job[way]["io_bytes"] for way in ("read", "write"))
-    return moved / max(job[way]["runtime"] for way in ("read", "write")) / 1e3
 
 
 class Disk:
@@ -55,19 +46,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--engine", default="uring", choices=["uring", "threads"])
     args = parser.parse_args()
-    if not shutil.which("fio"):
-        print("disk.py: skipped: no fio (on Debian: apt-get install fio)", file=sys.stderr)
-        sys.exit(77)
+    fio.require()
     speed = {case: {"ours": [], "fio": []} for case in FIO}
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         path = os.path.join(folder, "fio")
-        run_fio(path, args.mib, "write")
+        fio.measure(path, args.mib, "write")
         disk = Disk(args.disk, folder, args.mib, args.engine)
         for i in range(args.rounds):
             order = ("ours", "fio") if i % 2 else ("fio", "ours")
             for case, by in speed.items():
                 for program in order:
-                    by[program].append(disk.run(case) if program == "ours" else run_fio(path, args.mib, case))
+                    by[program].append(disk.run(case) if program == "ours" else fio.measure(path, args.mib, FIO[case]) / 1e6)
         disk.process.stdin.close()
         disk.process.wait()
     print("| case | tessera, MB/s | fio, MB/s | tessera : fio |\n|---|--:|--:|--:|")

@@ -402,18 +402,22 @@ def write_readme(r, old=""):
     return "\n".join([*write_summary(r, old), "", machine])
 
 
+def show_rounds(n, what):
+    return "Medians of up to %d rounds%s, with minimum and maximum" % (n, what) if n > 1 else "One round" + what
+
+
 def write_report(r, folder, prefix="", details=True):
     """Returns the generated section. Pictures go to the folder, and the text links to them. Details: the tables of the
     pictures, the limits of the machine, and the commands."""
     machine, pictures = r.machine, draw_all(r, folder)
     show = lambda name: ["![%s](%s%s.svg)" % (name, prefix, name), ""] if name in pictures else []
     out = ["CPUs %s of %d: %s; Linux %s. %s. %s." %
-           (",".join(map(str, machine["cpus"])), machine["of"], machine["cpu"], machine["kernel"], machine["date"],
+           (",".join(map(str, machine["cpus"])), machine["of"], machine["cpu"], machine["kernel"].split("-")[0], machine["date"],
             "; ".join(dict.fromkeys("%s: %s" % (k, v) for k, v in machine["versions"].items()))), "",
-           "Medians of up to %d rounds, in tokens/s, with minimum and maximum. Other processes used %.2f CPUs during a run (median), at most %.2f; "
+           "%s. Other processes used %.2f CPUs during a run (median), at most %.2f; "
            "runs repeated for that: %d. †: a run that stayed disturbed is among them." %
-           (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
-           *list_ways(r), "", *write_targets(r), "", "#### All engines", "",
+           (show_rounds(machine["rounds"], ", in tokens/s"), statistics.median(r.foreign), max(r.foreign), r.repeated), "",
+           "#### Targets", "", *list_ways(r), "", *write_targets(r), "", "#### All engines", "",
            *write_engines(r), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
     for name, bench, head, engines in (("batch", "batch", "sequences at once", [r.ours, r.threads, r.ours + PRODUCTS, "llama.cpp"]),
                                        ("prompt", "prefill", "tokens of the prompt", [r.ours, r.ours + PRODUCTS, "llama.cpp"])):

@@ -62,8 +62,8 @@ def list_row(case, cell):
 def list_notes(lines):
     """Lists the machine, date and versions of the results, and the failed runs."""
     versions = list(dict.fromkeys(r["version"] for r in lines if "version" in r))
-    yield "%s; %s; %s. Medians of up to %d rounds of up to %d steps, with minimum and maximum." % (
-        lines[-1]["cpu"], lines[-1]["date"], "; ".join(versions), max(r["round"] for r in lines) + 1, max(r["steps"] for r in lines))
+    rounds = report.show_rounds(max(r["round"] for r in lines) + 1, " of up to %d steps" % max(r["steps"] for r in lines))
+    yield "%s; %s; %s. %s." % (lines[-1]["cpu"], lines[-1]["date"], "; ".join(versions), rounds)
     failed = [r for r in lines if "failed" in r and r["round"] == 0]
     if failed:
         yield ""

@@ -1,5 +1,6 @@
 /* layers.c - finds alike layers, and makes models with fewer of them. */
 #include "api/plan/planner.h"
+#include "core/base/hash.h"
 #include "core/base/status.h"
 
 #include <stdlib.h>
@@ -17,26 +18,21 @@ struct layer_list { /* hashes of the numbered modules, in order */
 	char attention[64]; /* "self_attn" */
 };
 
-static uint64_t mix_hash(uint64_t h, uint64_t value)
-{
-	return (h ^ value) * UINT64_C(1099511628211);
-}
-
 /* Hashes what a record computes, without the number of its layer. */
 static uint64_t hash_record(const struct tess_record *rec, const char *rest)
 {
-	uint64_t h = UINT64_C(14695981039346656037);
+	uint64_t h = TESS_HASH_EMPTY;
 
-	h = mix_hash(h, (uint64_t)rec->kind);
+	h = tess_hash_word(h, (uint64_t)rec->kind);
 	for (; *rest; rest++)
-		h = mix_hash(h, (unsigned char)*rest);
+		h = tess_hash_word(h, (unsigned char)*rest);
 	for (int32_t i = 0; i < rec->nnum && rec->kind != TESS_OP_ATTENTION; i++)
-		h = mix_hash(h, (uint64_t)(int64_t)(rec->num[i] * 1024));
+		h = tess_hash_word(h, (uint64_t)(int64_t)(rec->num[i] * 1024));
 	if (rec->kind == TESS_OP_ATTENTION)
-		h = mix_hash(h, (uint64_t)(int64_t)rec->num[TESS_ATTENTION_WINDOW]);
+		h = tess_hash_word(h, (uint64_t)(int64_t)rec->num[TESS_ATTENTION_WINDOW]);
 	for (int32_t i = 0; i < rec->nweight; i++)
 		for (int32_t a = 0; a < rec->weight[i]->ndim; a++)
-			h = mix_hash(h, (uint64_t)rec->weight[i]->dim[a]->size);
+			h = tess_hash_word(h, (uint64_t)rec->weight[i]->dim[a]->size);
 	return h;
 }
 
@@ -62,7 +58,7 @@ static void list_layers(const struct tess_program *p, struct layer_list *l)
 		if (rec->kind == TESS_OP_ATTENTION && !l->attention[0] && *rest == '.')
 			snprintf(l->attention, sizeof l->attention, "%.*s",
 			         (int)strcspn(rest + 1, "."), rest + 1);
-		l->hash[at] = mix_hash(l->hash[at], hash_record(rec, rest));
+		l->hash[at] = tess_hash_word(l->hash[at], hash_record(rec, rest));
 	}
 }
 

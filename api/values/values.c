@@ -1,6 +1,7 @@
 /* values.c - lists of named tensors on the host. */
 #include "api/values/values.h"
 
+#include "core/base/hash.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 
@@ -48,11 +49,9 @@ void tess_values_free(struct tess_values *v)
 /* Returns the slot of a name, or the free slot for it. */
 static int64_t find_name_slot(const struct tess_values *v, const char *name)
 {
-	uint64_t h = 0xcbf29ce484222325u;
+	uint64_t h = tess_hash_bytes(TESS_HASH_EMPTY, name, strlen(name));
 	int64_t i;
 
-	for (const char *c = name; *c; c++)
-		h = (h ^ (unsigned char)*c) * 0x100000001b3u; /* FNV-1a */
 	for (i = (int64_t)(h & (uint64_t)(v->nslots - 1));
 	     v->by_name[i] >= 0 && strcmp(v->entry[v->by_name[i]].name, name);
 	     i = (i + 1) & (v->nslots - 1))

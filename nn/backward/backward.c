@@ -141,13 +141,6 @@ static void reverse_record(struct tess_backward *b, const struct tess_record *re
 		backwards[rec->kind](b, rec);
 }
 
-void tess_backward_set_record(struct tess_backward *b, int32_t consumer)
-{
-	struct tess_program *p = b->r->p;
-
-	b->r->of = p->record[consumer < b->nforward ? consumer : b->nforward - 1];
-}
-
 void tess_program_record_backward(struct tess_recorder *r)
 {
 	struct tess_program *p = r->p;

@@ -87,6 +87,13 @@ static bool are_placed_alike(const struct tess_backward *b, const struct tess_co
 	return alike;
 }
 
+void tess_backward_set_record(struct tess_backward *b, int32_t consumer)
+{
+	struct tess_program *p = b->r->p;
+
+	b->r->of = p->record[consumer < b->nforward ? consumer : b->nforward - 1];
+}
+
 struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y)
 {
 	struct tess_contribution *c = *find_given(b, y);

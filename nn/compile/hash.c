@@ -1,22 +1,15 @@
 #include "nn/compile/hash.h"
 
+#include "core/base/hash.h"
+
 #include <string.h>
-
-static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
-{
-	const unsigned char *p = data;
-
-	for (size_t i = 0; i < len; i++)
-		h = (h ^ p[i]) * 0x100000001b3u; /* FNV-1a */
-	return h;
-}
 
 static uint64_t hash_dim(uint64_t h, const struct tess_dim *d)
 {
 	int64_t about[] = { d->size, d->unit_size, d->group, d->nparts,
 		            d->base ? d->base->nunits : 0 };
 
-	h = hash_bytes(h, about, sizeof about);
+	h = tess_hash_bytes(h, about, sizeof about);
 	for (int64_t i = 0; i < d->nparts; i++)
 		h = hash_dim(h, d->parts[i]);
 	return h;
@@ -28,7 +21,7 @@ static uint64_t hash_places(uint64_t h, const struct tess_program *p,
 	for (int32_t i = 0; i < p->mesh.ndims; i++) {
 		int32_t about[] = { place[i].kind, place[i].dim, place[i].op };
 
-		h = hash_bytes(h, about, sizeof about);
+		h = tess_hash_bytes(h, about, sizeof about);
 	}
 	return h;
 }
@@ -38,14 +31,14 @@ static uint64_t hash_axis(uint64_t h, const struct tess_program *p, const struct
 {
 	if (!p->training || d != p->tokens)
 		return hash_dim(h, d);
-	return hash_bytes(h, &p->training->all_sequences, sizeof p->training->all_sequences);
+	return tess_hash_bytes(h, &p->training->all_sequences, sizeof p->training->all_sequences);
 }
 
 static uint64_t hash_tensor(uint64_t h, const struct tess_program *p, const struct tess_tensor *v)
 {
 	int32_t about[] = { v->id, v->dtype, v->ndim };
 
-	h = hash_places(hash_bytes(h, about, sizeof about), p, v->place);
+	h = hash_places(tess_hash_bytes(h, about, sizeof about), p, v->place);
 	if (v->local && p->training &&
 	    p->data_along >= 0) /* its rows may be those of the replica */
 		return h;
@@ -66,14 +59,15 @@ static uint64_t hash_rope(uint64_t h, const struct tess_rope_use *u)
 	json_array_foreach(u->rope.factors, i, factor) {
 		double value = json_number_value(factor);
 
-		h = hash_bytes(h, &value, sizeof value);
+		h = tess_hash_bytes(h, &value, sizeof value);
 	}
-	return hash_bytes(hash_bytes(h, numbers, sizeof numbers), integers, sizeof integers);
+	return tess_hash_bytes(tess_hash_bytes(h, numbers, sizeof numbers), integers,
+	                       sizeof integers);
 }
 
 tess_status tess_program_hash(struct tess_program *p)
 {
-	uint64_t h = 0xcbf29ce484222325u;
+	uint64_t h = TESS_HASH_EMPTY;
 
 	p->hash = TESS_NEW(&p->arena, uint64_t, p->nrecords);
 	if (!p->hash)
@@ -81,14 +75,14 @@ tess_status tess_program_hash(struct tess_program *p)
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		const struct tess_record *rec = p->record[i];
 
-		h = hash_bytes(hash_bytes(h, &rec->kind, sizeof rec->kind), rec->module,
-		               strlen(rec->module));
-		h = hash_bytes(h, rec->num, sizeof rec->num);
+		h = tess_hash_bytes(tess_hash_bytes(h, &rec->kind, sizeof rec->kind), rec->module,
+		                    strlen(rec->module));
+		h = tess_hash_bytes(h, rec->num, sizeof rec->num);
 		if (rec->kind == TESS_OP_ROPE)
 			h = hash_rope(h, &p->rope[(int)rec->num[TESS_REC_ROPE_TABLE]]);
-		h = hash_bytes(h, &rec->along, sizeof rec->along);
-		h = hash_bytes(h, &rec->stage, sizeof rec->stage);
-		h = hash_bytes(h, &rec->action, sizeof rec->action);
+		h = tess_hash_bytes(h, &rec->along, sizeof rec->along);
+		h = tess_hash_bytes(h, &rec->stage, sizeof rec->stage);
+		h = tess_hash_bytes(h, &rec->action, sizeof rec->action);
 		for (int32_t k = 0; k < rec->nin; k++)
 			h = hash_tensor(h, p, rec->in[k]);
 		for (int32_t k = 0; k < rec->nout; k++)
@@ -98,9 +92,10 @@ tess_status tess_program_hash(struct tess_program *p)
 
 			for (int32_t a = 0; a < w->ndim; a++)
 				h = hash_dim(h, w->dim[a]);
-			h = hash_bytes(h, w->name, strlen(w->name));
-			h = hash_bytes(h, &w->compressed, sizeof w->compressed);
-			h = hash_places(hash_bytes(h, &w->dtype, sizeof w->dtype), p, w->place);
+			h = tess_hash_bytes(h, w->name, strlen(w->name));
+			h = tess_hash_bytes(h, &w->compressed, sizeof w->compressed);
+			h = hash_places(tess_hash_bytes(h, &w->dtype, sizeof w->dtype), p,
+			                w->place);
 		}
 		p->hash[i] = h;
 	}

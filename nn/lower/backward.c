@@ -150,49 +150,6 @@ void build_add_bias_dw(struct build *b, const struct tess_record *rec)
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
-/* Returns whether dx is the columns of a replicated weight that this rank has of other values. */
-static bool is_dx_cut(const struct build *b, const struct tess_weight *w,
-                      const struct tess_tensor *dx)
-{
-	int32_t along = tess_places_find(dx->place, b->p->mesh.ndims, TESS_SHARD, 1);
-
-	return along >= 0 && tess_weight_role(w, along) != TESS_ROLE_IN;
-}
-
-int64_t build_find_dx_column(struct build *b, const struct tess_weight *w,
-                             const struct tess_tensor *dx)
-{
-	if (!is_dx_cut(b, w, dx))
-		return 0;
-	if (tess_dim_count_pieces(w->dim[w->in_dim]) > 1) {
-		b->status = tess_fail(TESS_ENOTSUP,
-		                      "%s: an input of several parts that other weights cut is not "
-		                      "supported in training; cut this weight like them",
-		                      w->name);
-		return 0;
-	}
-	tess_dim_list_local_runs(w->dim[w->in_dim], build_find_cut(b, dx->place, 1), b->runs);
-	return b->runs[0].start;
-}
-
-void build_add_dx_trees(struct build *b, struct tess_op *op, const struct tess_record *rec)
-{
-	struct build_operand *over = TESS_NEW(&b->l->arena, struct build_operand, rec->nweight);
-	int32_t partial = tess_places_find(rec->out[0]->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
-
-	if (!over) {
-		b->status = TESS_ENOMEM;
-		return;
-	}
-	for (int32_t i = 0; i < rec->nweight; i++) {
-		const struct tess_weight *w = rec->weight[i];
-
-		over[i] = (struct build_operand){ w->dim[w->out_dim],
-			                          build_find_cut(b, w->place, w->out_dim) };
-	}
-	build_add_trees(b, op, rec->nweight, over, tess_program_get_cut(b->p, b->l->rank, partial));
-}
-
 /* Sets gradient i of n and the weight of it, or the piece that a tile has. */
 static void set_dx_operands(struct build *b, struct tess_step *s, const struct tess_record *rec,
                             int32_t i, int32_t n, const struct build_tile *tile)
@@ -202,11 +159,10 @@ static void set_dx_operands(struct build *b, struct tess_step *s, const struct t
 	const struct tess_weight *w = rec->weight[k];
 	struct value g = *build_get_value(b, rec->in[k]);
 	struct tess_view v = build_describe_weight(b, w);
-	int64_t at = build_find_dx_column(b, w, rec->out[0]) * v.stride[1];
-	struct tess_cut cut = build_find_cut(b, rec->out[0]->place, 1);
+	struct tess_run columns = build_find_dx_columns(b, w, rec->out[0]);
+	int64_t at = columns.start * v.stride[1];
 
-	if (is_dx_cut(b, w, rec->out[0]))
-		v.shape[1] = tess_dim_get_local_size(w->dim[w->in_dim], cut.nranks, cut.rank);
+	v.shape[1] = columns.len;
 	if (tile && tile->sum) {
 		g = build_slice_value(&g, 0, g.rows, piece->row, piece->rows);
 		v.shape[0] = piece->rows;

@@ -104,6 +104,9 @@ void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
 void build_set_weight_piece(struct build *b, struct tess_step *s, int32_t i,
                             const struct tess_weight *w, const struct build_piece *piece,
                             const struct tess_view *part, int64_t at);
+/* Returns the columns of this rank's part of a weight [out, in] that dx has on this rank. */
+struct tess_run build_find_dx_columns(struct build *b, const struct tess_weight *w,
+                                      const struct tess_tensor *dx);
 void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v);
 void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num);
@@ -126,6 +129,8 @@ struct build_operand { /* one operand of a contraction: its axis, and the local 
  */
 void build_add_trees(struct build *b, struct tess_op *op, int32_t n, const struct build_operand *x,
                      struct tess_cut cut);
+/* Appends the trees of a LINEAR_DX. */
+void build_add_dx_trees(struct build *b, struct tess_op *op, const struct tess_record *rec);
 /*
  * Appends the trees over the tokens of `over`, and sets the op's numbers: `sequences` and `first`
  * of a sum that `out` receives, then n of `num`.
@@ -179,10 +184,10 @@ void build_place_gradients(struct build *b);
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
 /*
- * Announce weights that are in a file, or whose state is, once they are final (final.c). The plan
- * is made before that of gradients, which expects each part and announces it when it is stored.
- * Writes of gradients to files do the same when they start and end; each record announces its
- * weights after its steps.
+ * Announce weights that are in a file, or in memory of the host next to a device, or whose state
+ * is, once they are final (final.c). The plan is made before that of gradients, which expects each
+ * part and announces it when it is stored. Writes of gradients to files do the same when they start
+ * and end; each record announces its weights after its steps.
  */
 void build_plan_final(struct build *b);
 void build_expect_gradient(struct build *b, const struct tess_weight *w);

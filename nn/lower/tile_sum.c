@@ -9,16 +9,6 @@ struct tile_sum {
 	build_tile_fn *add;
 };
 
-struct tess_node build_get_half(int64_t n, const struct tess_node *node, int32_t side)
-{
-	int64_t at = 2 * node->at, mid = tess_edge(n, (int64_t)2 << node->depth, at + 1);
-
-	return (struct tess_node){ .lo = side ? mid : node->lo,
-		                   .hi = side ? node->hi : mid,
-		                   .depth = node->depth + 1,
-		                   .at = at + side };
-}
-
 /* Returns the first unit of a node that is at `unit`, or the nearest one. */
 static int64_t clamp_unit(const struct build_tile *tile, int64_t unit)
 {

@@ -102,6 +102,16 @@ static void plan_outputs(struct tile_plan *t, int32_t first, int32_t nweights, i
 
 /* ---- nodes of sums --------------------------------------------------------------------------- */
 
+struct tess_node build_get_half(int64_t n, const struct tess_node *node, int32_t side)
+{
+	int64_t at = 2 * node->at, mid = tess_edge(n, (int64_t)2 << node->depth, at + 1);
+
+	return (struct tess_node){ .lo = side ? mid : node->lo,
+		                   .hi = side ? node->hi : mid,
+		                   .depth = node->depth + 1,
+		                   .at = at + side };
+}
+
 static int32_t find_term_weight(const struct tile_plan *t, const struct tess_term *term)
 {
 	return t->weight < 0 ? term->operand : t->weight;
@@ -229,7 +239,7 @@ static void plan_linear_dx(struct tile_plan *t)
 		return;
 	}
 	for (int32_t i = 0; i < rec->nweight; i++)
-		start[i] = build_find_dx_column(t->b, rec->weight[i], rec->out[0]);
+		start[i] = build_find_dx_columns(t->b, rec->weight[i], rec->out[0]).start;
 	if (!t->b->status)
 		plan_outputs(t, 0, rec->nweight, build_get_local_size(t->b, rec->out[0], 1), start);
 }

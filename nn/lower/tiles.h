@@ -50,11 +50,6 @@ void build_add_tile(struct build *b, const struct tess_record *rec, const struct
 /* Sets the tree of the op of a tile, whose piece i is operand i. y: its out. */
 void build_set_tile_tree(struct build *b, struct tess_op *op, const struct build_tile *tile,
                          const struct value *y);
-/* Sets the trees of a LINEAR_DX (backward.c). */
-void build_add_dx_trees(struct build *b, struct tess_op *op, const struct tess_record *rec);
-/* Returns the column of a weight that is column 0 of dx on this rank (backward.c). */
-int64_t build_find_dx_column(struct build *b, const struct tess_weight *w,
-                             const struct tess_tensor *dx);
 /* Returns the left (0) or right (1) half of a node of a tree over n units; it may be empty. */
 struct tess_node build_get_half(int64_t n, const struct tess_node *node, int32_t side);
 

@@ -1,5 +1,6 @@
 #include "nn/run/check.h"
 
+#include "core/base/hash.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "core/world/world.h"
@@ -91,14 +92,14 @@ static struct finding scan_part(const struct tess_check *c)
 	int32_t a = v->ndim == 3;
 	int64_t nodes = a ? v->shape[0] : 1;
 	struct finding f = { .count = nodes * v->shape[a] * v->shape[a + 1] };
-	uint64_t hash = 0xcbf29ce484222325u;
+	uint64_t hash = TESS_HASH_EMPTY;
 
 	for (int64_t i = 0; i < nodes; i++)
 		for (int64_t r = 0; r < v->shape[a]; r++)
 			for (int64_t k = 0; k < v->shape[a + 1]; k++) {
 				uint32_t bits = load_element_bits(v, i, r, k);
 
-				hash = (hash ^ bits) * 0x100000001b3u;
+				hash = tess_hash_word(hash, bits);
 				if (!f.found && v->dtype == TESS_F32 && is_not_finite(bits))
 					set_finding(c, r, k, bits, &f);
 			}

@@ -1,4 +1,5 @@
 /* trainer_batch.c - checks batches, and runs a replica's part of one. */
+#include "core/base/hash.h"
 #include "core/base/status.h"
 #include "core/world/world.h"
 #include "nn/program/agree.h"
@@ -31,29 +32,21 @@ static int64_t count_tokens(const struct tess_batch *b, int64_t limit)
 	return n;
 }
 
-static uint64_t mix_bytes(uint64_t h, const void *data, size_t bytes)
-{
-	const unsigned char *at = data;
-
-	for (size_t i = 0; i < bytes; i++)
-		h = (h ^ at[i]) * UINT64_C(1099511628211);
-	return h;
-}
-
 static int64_t hash_batches(const struct tess_batch *micro, int64_t n, double lr, int64_t limit)
 {
-	uint64_t h = mix_bytes(UINT64_C(14695981039346656037), &n, sizeof n);
+	uint64_t h = tess_hash_bytes(TESS_HASH_EMPTY, &n, sizeof n);
 
-	h = mix_bytes(h, &lr, sizeof lr);
+	h = tess_hash_bytes(h, &lr, sizeof lr);
 	for (int64_t i = 0; i < n; i++) {
 		const struct tess_batch *b = &micro[i];
 		size_t tokens = (size_t)count_tokens(b, limit);
 
-		h = mix_bytes(h, &b->nsequences, sizeof b->nsequences);
+		h = tess_hash_bytes(h, &b->nsequences, sizeof b->nsequences);
 		if (b->nsequences > 0)
-			h = mix_bytes(h, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
-		h = mix_bytes(h, b->ids, tokens * sizeof *b->ids);
-		h = b->labels ? mix_bytes(h, b->labels, tokens * sizeof *b->labels) : h;
+			h = tess_hash_bytes(h, b->lengths,
+			                    (size_t)b->nsequences * sizeof *b->lengths);
+		h = tess_hash_bytes(h, b->ids, tokens * sizeof *b->ids);
+		h = b->labels ? tess_hash_bytes(h, b->labels, tokens * sizeof *b->labels) : h;
 	}
 	return (int64_t)h;
 }
@@ -187,11 +180,11 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 {
 	struct batch_part part = cut_batch(t, b);
 	uint64_t key =
-		mix_bytes(accumulate, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
+		tess_hash_bytes(accumulate, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
 
-	key = mix_bytes(key, &t->training.balance, sizeof t->training.balance);
-	key = mix_bytes(key, &t->training.dropout, sizeof t->training.dropout);
-	key = mix_bytes(key, &t->training.several, sizeof t->training.several);
+	key = tess_hash_bytes(key, &t->training.balance, sizeof t->training.balance);
+	key = tess_hash_bytes(key, &t->training.dropout, sizeof t->training.dropout);
+	key = tess_hash_bytes(key, &t->training.several, sizeof t->training.several);
 	*training = t->training;
 	training->lengths = b->lengths + part.sequences.start;
 	training->nsequences = part.sequences.len;
@@ -420,6 +413,8 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	t->groups.final = NULL;
 	if (!st)
 		st = tess_trainer_copy_losses(t, k, 0, 0, &balance);
+	if (!st)
+		st = tess_early_update_execute(t); /* while the device computes */
 	if (!st)
 		st = tess_device_sync(&t->device, "step");
 	if (st)

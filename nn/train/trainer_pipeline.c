@@ -1,4 +1,5 @@
 /* trainer_pipeline.c - runs the micro-batches of a step on stages, in the order of a schedule. */
+#include "core/base/hash.h"
 #include "core/base/status.h"
 #include "nn/program/agree.h"
 #include "nn/run/compute_spans.h"
@@ -148,7 +149,7 @@ static tess_status find_programs(struct pipelined *c, uint64_t *shapes)
 		st = tess_programs_find(&t->programs, shape, &c->program[i]);
 		if (st)
 			break;
-		*shapes = (*shapes ^ shape.key) * UINT64_C(1099511628211);
+		*shapes = tess_hash_word(*shapes, shape.key);
 		c->program[i]->used = ++t->nruns;
 		c->before[i + 1] = c->before[i] + c->micro[i].nsequences;
 		c->row[i + 1] = c->row[i] + shape.ntokens;

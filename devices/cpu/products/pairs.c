@@ -71,6 +71,14 @@ static int64_t count_tile_columns(int64_t left)
 	return count;
 }
 
+static void copy_words(uint32_t *to, const uint32_t *from, int64_t n)
+{
+	if (n == TILE_ROWS) /* a constant number for the compiler */
+		memcpy(to, from, sizeof *to * TILE_ROWS);
+	else
+		memcpy(to, from, sizeof *to * (size_t)n);
+}
+
 void pairs_pack_columns(const struct sum_step *s, const float *x, int64_t pitch, int64_t rows,
                         uint32_t *to)
 {
@@ -86,15 +94,8 @@ void pairs_pack_columns(const struct sum_step *s, const float *x, int64_t pitch,
 			count = count_tile_columns(rows - from);
 			join_rows(even + from, odd ? odd + from : NULL, count, word);
 			for (int64_t r = from; r < from + count; r += n) {
-				uint32_t *tile = to + r * pairs;
-
 				n = product_choose_tile_rows(rows - r);
-				if (n == TILE_ROWS)
-					memcpy(tile + k * TILE_ROWS, &word[r - from],
-					       sizeof *word * TILE_ROWS);
-				else
-					memcpy(tile + k * n, &word[r - from],
-					       sizeof *word * (size_t)n);
+				copy_words(to + r * pairs + k * n, &word[r - from], n);
 			}
 		}
 	}
