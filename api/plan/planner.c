@@ -2,7 +2,6 @@
 #include "api/plan/planner.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "nn/train/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>

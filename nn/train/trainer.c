@@ -107,20 +107,6 @@ static tess_status check_offload_option(const char *name, const char *value,
 	return st;
 }
 
-tess_status tess_trainer_check_math(int32_t dtype)
-{
-	if (dtype == TESS_F16)
-		return tess_fail(TESS_EINVAL,
-		                 "products of f16: gradients below 6e-8 would be 0, and values "
-		                 "above 65504 infinite, without the scaling of losses, which is "
-		                 "not offered; use TESS_BF16 (--math bf16), which has the range "
-		                 "of f32");
-	if (dtype && dtype != TESS_F32 && dtype != TESS_BF16)
-		return tess_fail(TESS_EINVAL, "products of dtype %d; use 0, TESS_F32 or TESS_BF16",
-		                 (int)dtype);
-	return TESS_OK;
-}
-
 tess_status tess_trainer_check(const struct tess_trainer_options *options)
 {
 	struct tess_trainer_options mine = { .size = sizeof mine }, *o = &mine;

@@ -26,9 +26,6 @@ struct tess_trainer_parts { /* borrowed for the life of the trainer */
 	void *self;
 };
 
-/* Checks a dtype of products of training: 0, TESS_F32 or TESS_BF16. TESS_EINVAL. */
-tess_status tess_trainer_check_math(int32_t dtype);
-
 /* Fails for a schedule of a mesh without stages. */
 tess_status tess_trainer_refuse_schedule(const char *name);
 

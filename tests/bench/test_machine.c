@@ -30,8 +30,8 @@ static void expect_measured(struct tess_machine *m, int32_t ranks, bool training
 		                                  "sample" };
 	static const char *const steps[] = { "linear_dx", "linear_dw", "attention_d",
 		                             "experts_d", "loss",      "adamw" };
-	static const char *const bf16[] = { "linear:bf16",     "linear_dx:bf16", "linear_dw:bf16",
-		                            "experts:bf16",    "experts_d:bf16", "experts_dw:bf16",
+	static const char *const bf16[] = { "linear:bf16",  "linear_dx:bf16", "linear_dw:bf16",
+		                            "experts:bf16", "experts_d:bf16", "experts_dw:bf16",
 		                            "product:bf16" };
 
 	tess_machine_choose(m, ranks, training);
@@ -177,18 +177,20 @@ START_TEST(rates_of_bf16)
 {
 	struct tess_machine *m;
 
-	ck_assert_msg(!tess_machine_open(write_machine(FILE_OF(
-						 "\"device\": {\"memory\": 1e9, \"latency\": 0, "
-						 "\"rates\": " RATES("1e9") ", \"training_rates\": "
-						 "{\"linear:bf16\": [[1, 100, 7e9]], "
-						 "\"product:bf16\": [[1, 100, 5e9]], "
-						 "\"linear\": [[1, 100, 3e9]], "
-						 "\"product\": [[1, 100, 2e9]], "
-						 "\"attention\": [[1, 0, 1e9]], "
-						 "\"memory\": [[1, 10, 2e9]]}}",
-						 GOOD_LINKS)),
-	                                 &m),
-	              "%s", tess_error());
+	ck_assert_msg(
+		!tess_machine_open(
+			write_machine(FILE_OF(
+				"\"device\": {\"memory\": 1e9, \"latency\": 0, "
+				"\"rates\": " RATES("1e9") ", \"training_rates\": "
+							   "{\"linear:bf16\": [[1, 100, 7e9]], "
+							   "\"product:bf16\": [[1, 100, 5e9]], "
+							   "\"linear\": [[1, 100, 3e9]], "
+							   "\"product\": [[1, 100, 2e9]], "
+							   "\"attention\": [[1, 0, 1e9]], "
+							   "\"memory\": [[1, 10, 2e9]]}}",
+				GOOD_LINKS)),
+			&m),
+		"%s", tess_error());
 	ck_assert(!tess_machine_has_bf16(m)); /* in generation */
 	expect_close_rate(tess_machine_compute(m, "linear:bf16", "product", 1, 100), 100 / 1e9);
 	tess_machine_choose(m, 1, true);

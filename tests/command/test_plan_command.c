@@ -310,13 +310,13 @@ static const struct {
 	int status;
 	const char *says;
 } refusals[] = {
-	{ "-n 2 --math bf16 " FORECAST, 2, "no such option: --math; see tessera plan --help" },
 	{ "-n 2 --train", 2, "--machine is missing: a100, h100, h200, or a file of" },
 	{ "--machine h100 --train", 2, "-n is missing: the number of ranks" },
 	{ "-n 2 --machine b300 --train", 1, "there is no machine \"b300\"; use a100, h100" },
 	{ "-n 2 --machine ./none.json --train", 1, "none.json" },
 	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence, --optimizer, --math, --offload-opt" },
-	{ "-n 2 --machine h100 --math bf16", 2, "--math, --offload-optimizer and --offload-weights" },
+	{ "-n 2 --machine h100 --math bf16", 2,
+	  "--math, --offload-optimizer and --offload-weights" },
 	{ "-n 2 --machine h100 --train --math f16", 2, "--math f16: must be f32 or bf16; f16 has" },
 	{ "-n 2 --machine h100 --train --math bf16", 1,
 	  "machine h100: products of bf16 are for the cpu device; on a GPU TESSERA_CUDA_MATH" },

@@ -44,7 +44,7 @@ static double find_latency(const struct machine_set *s)
 }
 
 /* Names the class of a point as a key; products of bf16 have one of their own. */
-static void name_class(const struct machine_point *p, char key[static TESS_STEP_NAME])
+static void name_point_class(const struct machine_point *p, char key[static TESS_STEP_NAME])
 {
 	const char *bf16 = strstr(p->key, TESS_MACHINE_BF16);
 
@@ -94,7 +94,7 @@ static json_t *make_rates(const struct machine_set *s, bool training, double lat
 			continue;
 		rate = p->work / (seconds > least ? seconds : least);
 		add_rate_point(rates, p->key, p->rows, work, rate);
-		name_class(p, class);
+		name_point_class(p, class);
 		if (stands_for_class(p))
 			add_rate_point(rates, class, p->rows, work, rate);
 	}

@@ -84,8 +84,8 @@ static tess_status parse_plan_options(int argc, char **argv, struct plan_options
 		                 "`tessera bench machine --out FILE`");
 	if (!a->ranks && !a->strategies)
 		return tess_fail(TESS_EINVAL, "-n is missing: the number of ranks");
-	if (!a->train &&
-	    (a->sequence || a->optimizer || a->session.math || a->offload_optimizer || a->offload_weights))
+	if (!a->train && (a->sequence || a->optimizer || a->session.math || a->offload_optimizer ||
+	                  a->offload_weights))
 		return tess_fail(TESS_EINVAL,
 		                 "--sequence, --optimizer, --math, --offload-optimizer and "
 		                 "--offload-weights are of training; add --train");
