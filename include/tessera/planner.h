@@ -65,6 +65,10 @@ struct tess_planner_options {
 	int32_t offload_optimizer;
 	/* Training: likewise those with state, weights and gradients in files. */
 	int32_t offload_weights;
+	/* Training: dtype of products, as in tess_trainer_options. TESS_BF16 is for machines of
+	 * CPUs: on a GPU the device sets it. */
+	int32_t math;
+	int32_t reserved;
 	/* Training: limit of the gradient norm, as in tess_trainer_options. With 0 what is in files
 	 * is updated during the backward. */
 	double clip;
@@ -178,6 +182,8 @@ struct tess_forecast {
 	/* Bytes that a rank reads from there in a step, and writes there, at most. */
 	double disk_read;
 	double disk_written;
+	/* What the forecast assumes because the machine file lacks it; "": nothing. */
+	const char *assumed;
 };
 
 /* A model, what to do with it, and a machine. */

@@ -9,6 +9,7 @@ struct plan_options {
 	uint64_t memory;
 	int32_t ranks, batch, sequence, prompt, tokens, optimizer, most;
 	double clip;
+	struct tess_tool_session session; /* its math */
 	bool train, explore, json, styles, offload_optimizer, offload_weights;
 };
 
