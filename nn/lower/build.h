@@ -184,8 +184,8 @@ void build_place_gradients(struct build *b);
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
 /*
- * Announce weights that are in a file, or whose state is, once they are final (final.c). The plan
- * is made before that of gradients, which expects each part and announces it when it is stored.
+ * Announce weights that are in a file, or in memory of the host next to a device, or whose state is,
+ * once they are final (final.c). The plan is made before that of gradients, which expects each part and announces it when it is stored.
  * Writes of gradients to files do the same when they start and end; each record announces its
  * weights after its steps.
  */

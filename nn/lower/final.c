@@ -1,6 +1,7 @@
 /*
  * final.c - finds when a step of training no longer needs a weight: its gradient is final, and no
- * later record reads it. Weights that are in files, or whose state is, may be updated from then on.
+ * later record reads it. Weights that are in files or in memory of the host next to a device, or
+ * whose state is, may be updated from then on.
  */
 #include "nn/lower/build.h"
 
@@ -10,12 +11,12 @@ struct build_final {
 	int32_t *left; /* by weight: parts of its gradient that are not stored yet */
 };
 
-/* Returns whether some rank has values in a file: all ranks announce their losses. */
-static bool has_files(const struct tess_program *p)
+/* Returns whether some rank has values apart: all ranks announce their losses. */
+static bool has_values_elsewhere(const struct tess_program *p)
 {
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (p->weight[i]->state_location == TESS_LOCATION_DISK ||
-		    p->weight[i]->rest_location == TESS_LOCATION_DISK)
+		if (tess_location_is_apart(p, p->weight[i]->state_location) ||
+		    tess_location_is_apart(p, p->weight[i]->rest_location))
 			return true;
 	return false;
 }
@@ -46,7 +47,7 @@ void build_plan_final(struct build *b)
 	struct build_final *f;
 
 	/* weights of stages are updated after the last action */
-	if (b->p->nstages > 1 || !has_files(b->p))
+	if (b->p->nstages > 1 || !has_values_elsewhere(b->p))
 		return;
 	f = TESS_NEW(arena, struct build_final, 1);
 	if (f) {

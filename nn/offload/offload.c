@@ -308,6 +308,7 @@ static tess_status start_pinned(struct tess_pinned *p, const struct tess_stored_
 	uint64_t bytes = (uint64_t)t->n * tess_weight_get_width(t->weight, t->what);
 	void *there = p->memory[run->file] + run->offset;
 	void *dst = t->writes ? there : t->memory, *src = t->writes ? t->memory : there;
+	tess_status st;
 
 	t->pinned = t->on_device ? p : NULL;
 	if (!t->on_device) {
@@ -315,7 +316,8 @@ static tess_status start_pinned(struct tess_pinned *p, const struct tess_stored_
 		return TESS_OK;
 	}
 	t->lane = tess_pinned_take_lane(p);
-	return tess_pinned_copy(p, t->lane, t->weight->name, dst, src, bytes);
+	st = tess_pinned_order(p, t->lane, -1, t->weight->name);
+	return st ? st : tess_pinned_copy(p, t->lane, t->weight->name, dst, src, bytes);
 }
 
 void *tess_offload_find_pinned(const struct tess_offload *s, const struct tess_weight *w,

@@ -4,7 +4,6 @@
 #include "core/registry/plugin_call.h"
 #include "nn/offload/offload.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -33,20 +32,33 @@ void tess_pinned_free(const struct tess_pinned_device *d, void *memory)
 		free(memory);
 }
 
+bool tess_pinned_overlaps(const struct tess_pinned_device *device)
+{
+	return device->stream && device->table->follow;
+}
+
+static tess_status open_streams(const struct tess_pinned_device *d, int32_t n, void **stream)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < n && !st; i++)
+		st = TESS_PLUGIN_CALL(d->table, "offload", stream_open, d->self, &stream[i]);
+	return st;
+}
+
 /* Opens lanes, or uses the rank's stream as all of them. */
 static tess_status open_lanes(struct tess_pinned *p)
 {
-	const struct tess_device *table = p->device.table;
-	bool own = p->device.stream && table->follow;
-	tess_status st = TESS_OK;
+	if (tess_pinned_overlaps(&p->device))
+		return open_streams(&p->device, TESS_PINNED_LANES, p->lane);
+	for (int32_t i = 0; i < TESS_PINNED_LANES; i++)
+		p->lane[i] = p->device.stream;
+	return TESS_OK;
+}
 
-	for (int32_t i = 0; i < TESS_PINNED_LANES && !st; i++) {
-		p->lane[i] = own ? NULL : p->device.stream;
-		if (own)
-			st = TESS_PLUGIN_CALL(table, "offload", stream_open, p->device.self,
-			                      &p->lane[i]);
-	}
-	return st;
+tess_status tess_pinned_open_points(struct tess_pinned *p)
+{
+	return open_streams(&p->device, TESS_PINNED_POINTS, p->point);
 }
 
 tess_status tess_pinned_open(const struct tess_pinned_device *device, int32_t rank,
@@ -73,17 +85,22 @@ tess_status tess_pinned_open(const struct tess_pinned_device *device, int32_t ra
 	return st;
 }
 
+/* Waits for the work on streams of its own, and closes them. */
+static void close_streams(const struct tess_pinned_device *d, int32_t n, void *const *stream)
+{
+	for (int32_t i = 0; i < n; i++)
+		if (stream[i] && stream[i] != d->stream) {
+			TESS_PLUGIN_DO(d->table, NULL, sync, d->self, stream[i]);
+			TESS_PLUGIN_DO(d->table, NULL, stream_close, d->self, stream[i]);
+		}
+}
+
 void tess_pinned_close(struct tess_pinned *p)
 {
-	const struct tess_device *table = p ? p->device.table : NULL;
-
 	if (!p)
 		return;
-	for (int32_t i = 0; i < TESS_PINNED_LANES; i++)
-		if (p->lane[i] && p->lane[i] != p->device.stream) {
-			TESS_PLUGIN_DO(table, NULL, sync, p->device.self, p->lane[i]);
-			TESS_PLUGIN_DO(table, NULL, stream_close, p->device.self, p->lane[i]);
-		}
+	close_streams(&p->device, TESS_PINNED_LANES, p->lane);
+	close_streams(&p->device, TESS_PINNED_POINTS, p->point);
 	for (int32_t i = 0; i < 2; i++)
 		tess_pinned_free(&p->device, p->memory[i]);
 	free(p);
@@ -93,11 +110,11 @@ void tess_pinned_close(struct tess_pinned *p)
 
 int32_t tess_pinned_take_lane(struct tess_pinned *p)
 {
-	return (int32_t)(p->ncopies++ % TESS_PINNED_LANES);
+	return (int32_t)(p->ncopies++ % TESS_PINNED_TAKEN);
 }
 
 /* Orders one stream after another, unless they are the same. */
-static tess_status order_lane(const struct tess_pinned *p, void *stream, void *after,
+static tess_status order_streams(const struct tess_pinned *p, void *stream, void *after,
                               const char *where)
 {
 	return stream == after ? TESS_OK
@@ -105,19 +122,28 @@ static tess_status order_lane(const struct tess_pinned *p, void *stream, void *a
 	                                                p->device.self, stream, after);
 }
 
+tess_status tess_pinned_mark(const struct tess_pinned *p, int32_t point, const char *where)
+{
+	return order_streams(p, p->point[point], p->device.stream, where);
+}
+
+tess_status tess_pinned_order(const struct tess_pinned *p, int32_t lane, int32_t point,
+                              const char *where)
+{
+	return order_streams(p, p->lane[lane], point < 0 ? p->device.stream : p->point[point], where);
+}
+
 tess_status tess_pinned_copy(const struct tess_pinned *p, int32_t lane, const char *where,
                              void *dst, const void *src, uint64_t bytes)
 {
-	tess_status st = order_lane(p, p->lane[lane], p->device.stream, where);
-
-	return st || !bytes ? st
-	                    : TESS_PLUGIN_CALL_QUICK(p->device.table, where, copy, p->device.self,
-	                                             dst, src, bytes, p->lane[lane]);
+	return bytes ? TESS_PLUGIN_CALL_QUICK(p->device.table, where, copy, p->device.self, dst,
+	                                      src, bytes, p->lane[lane])
+	             : TESS_OK;
 }
 
 tess_status tess_pinned_follow(const struct tess_pinned *p, int32_t lane, const char *where)
 {
-	return order_lane(p, p->device.stream, p->lane[lane], where);
+	return order_streams(p, p->device.stream, p->lane[lane], where);
 }
 
 tess_status tess_pinned_wait(const struct tess_pinned *p, int32_t lane, const char *where)

@@ -127,11 +127,10 @@ static tess_status announce_final(const struct tess_step *s, const struct tess_r
 {
 	const struct tess_final_calls *calls = groups->final;
 
-	if (calls && !s->final_weight)
-		return calls->take_losses(calls->self);
-	if (calls)
-		calls->take_weight(calls->self, s->final_weight);
-	return TESS_OK;
+	if (!calls)
+		return TESS_OK;
+	return s->final_weight ? calls->take_weight(calls->self, s->final_weight)
+	                       : calls->take_losses(calls->self);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -17,8 +17,8 @@ struct tess_final_calls { /* callbacks of a run during the backward */
 	 * Collective. A failure ends the run.
 	 */
 	tess_status (*take_losses)(void *self);
-	/* Called when the gradient of w is final, and no later step reads w. */
-	void (*take_weight)(void *self, const struct tess_weight *w);
+	/* Called when the gradient of w is final, and no later step reads w. May block. */
+	tess_status (*take_weight)(void *self, const struct tess_weight *w);
 	void *self;
 };
 

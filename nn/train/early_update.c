@@ -1,7 +1,9 @@
 /*
  * early_update.c - updates weights during the backward of a step, where no norm is needed before:
  * without clipping. Those that are in files, or whose state is, are changed once their gradients
- * are final, by a thread (update_thread.h).
+ * are final, by a thread (update_thread.h). Next to a device with memory of its own, the rank
+ * changes those in memory of the host: it queues the ops of the backward before the device runs
+ * them, and works while it would wait.
  */
 #include "core/base/status.h"
 #include "nn/program/agree.h"
@@ -17,10 +19,13 @@ static tess_status begin_if_finite(void *self)
 	struct tess_early_update *e = &t->early;
 	int64_t began = tess_now();
 	int32_t bad = e->is_nonfinite;
-	tess_status st;
+	tess_status st = tess_device_move(&t->device, "loss", t->losses, e->losses,
+	                                  (uint64_t)e->nlosses * sizeof *t->losses);
 
+	if (st)
+		return st;
 	for (int64_t i = 0; i < e->nlosses; i++)
-		bad |= !isfinite(e->losses[i]);
+		bad |= !isfinite(t->losses[i]);
 	st = tess_all_reduce(t->parts.group, &bad, &bad, 1, TESS_I32, TESS_MAX, "loss");
 	t->waited += tess_now() - began;
 	if (st || bad)
@@ -33,22 +38,34 @@ static tess_status begin_if_finite(void *self)
 	return TESS_OK;
 }
 
-/* Without a thread, this rank has no files, and no weight is final before the others. */
-static void add_final_weight(void *self, const struct tess_weight *w)
+/* Without a thread and memory of the host, this rank has no values elsewhere. */
+static tess_status add_final_weight(void *self, const struct tess_weight *w)
 {
 	struct tess_trainer *t = self;
 
-	if (t->early.has_begun && t->update_thread)
+	if (!t->early.has_begun)
+		return TESS_OK;
+	if (t->parameters.offload.pinned)
+		return tess_update_add_queued(&t->update, w);
+	if (t->update_thread)
 		tess_update_thread_add(t->update_thread, w);
+	return TESS_OK;
 }
 
 tess_status tess_early_update_open(struct tess_trainer *t)
 {
-	t->may_update_early = !(t->clip > 0) && !(t->balance > 0) && !t->pipeline;
-	return t->may_update_early && t->update.bytes && !t->parameters.offload.pinned
-	               ? tess_update_thread_open(&t->update, &t->device, t->parts.group,
-	                                         &t->update_thread)
-	               : TESS_OK;
+	const struct tess_pinned_device d = { t->device.table, t->device.self, t->device.stream };
+	struct tess_pinned *pinned = t->parameters.offload.pinned;
+
+	t->may_update_early = !(t->clip > 0) && !(t->balance > 0) && !t->pipeline &&
+	                      (tess_device_is_host(&t->device) || tess_pinned_overlaps(&d));
+	if (!t->may_update_early)
+		return TESS_OK;
+	if (pinned)
+		return tess_pinned_open_points(pinned);
+	return t->update.bytes ? tess_update_thread_open(&t->update, &t->device, t->parts.group,
+	                                                 &t->update_thread)
+	                       : TESS_OK;
 }
 
 void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimizer_step *step)
@@ -71,6 +88,15 @@ void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_pr
 	t->groups.final = &e->calls;
 }
 
+tess_status tess_early_update_execute(struct tess_trainer *t)
+{
+	tess_status st = TESS_OK;
+
+	while (!st && t->early.has_begun && !t->update_thread && !tess_update_is_idle(&t->update))
+		st = tess_update_advance(&t->update);
+	return st;
+}
+
 void tess_early_update_add_rest(struct tess_trainer *t)
 {
 	if (t->early.has_begun && t->update_thread)
@@ -89,4 +115,6 @@ void tess_early_update_abandon(struct tess_trainer *t)
 {
 	if (t->early.has_begun && t->update_thread)
 		tess_update_thread_abandon(t->update_thread);
+	else if (t->early.has_begun)
+		tess_update_abandon(&t->update);
 }

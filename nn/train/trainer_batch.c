@@ -414,6 +414,8 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	if (!st)
 		st = tess_trainer_copy_losses(t, k, 0, 0, &balance);
 	if (!st)
+		st = tess_early_update_execute(t); /* while the device computes */
+	if (!st)
 		st = tess_device_sync(&t->device, "step");
 	if (st)
 		return st;

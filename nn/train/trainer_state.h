@@ -16,7 +16,7 @@
 struct tess_early_update { /* an update that begins before its step has all gradients */
 	struct tess_optimizer_step step;
 	struct tess_final_calls calls;
-	const float *losses; /* of the last micro-batch, in memory of the host */
+	const float *losses; /* of the last micro-batch, in memory of the device */
 	int64_t nlosses;
 	bool is_nonfinite; /* a loss of earlier micro-batches is */
 	bool has_begun;
@@ -134,6 +134,8 @@ void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimiz
 void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_program *k,
                              const int32_t *nonfinite, int64_t n);
 
+/* Changes the weights that have been added, unless a thread does that; after the run. */
+tess_status tess_early_update_execute(struct tess_trainer *t);
 /* Adds the other weights, whose gradients are final, too. Nothing happens if it has not begun. */
 void tess_early_update_add_rest(struct tess_trainer *t);
 /* Waits until all weights are changed, if the update has begun. TESS_EIO: the disk failed. */

@@ -162,24 +162,37 @@ static void find_bucket_value(const struct tess_parameters *s, struct tess_updat
 	*free_memory += tess_offload_pad((uint64_t)t->n * width);
 }
 
-/* Queues the copy of a value between the device and the ring; each bucket has a lane. */
+static int32_t get_bucket_lane(const struct tess_update *u, const struct tess_update_bucket *b)
+{
+	return TESS_PINNED_TAKEN + (int32_t)(b - u->bucket);
+}
+
+/* Queues the copy of a value between the device and the ring. */
 static tess_status copy_bucket_value(struct tess_update *u, struct tess_update_bucket *b,
                                      struct tess_transfer *t)
 {
-	const struct tess_pinned *pinned = u->parameters->offload.pinned;
 	void *device = b->on_device[t->what];
 	uint64_t bytes = (uint64_t)t->n * tess_weight_get_width(t->weight, t->what);
 
-	t->pinned = pinned;
-	t->lane = (int32_t)(b - u->bucket);
-	return tess_pinned_copy(pinned, t->lane, t->weight->name, t->writes ? device : t->memory,
+	return tess_pinned_copy(u->parameters->offload.pinned, get_bucket_lane(u, b),
+	                        t->weight->name, t->writes ? device : t->memory,
 	                        t->writes ? t->memory : device, bytes);
+}
+
+/* Lets the copies of a bucket of the next weight follow the ops that need its values. */
+static tess_status order_copies(const struct tess_update *u, const struct tess_update_bucket *b)
+{
+	int32_t point = u->next < u->npoints ? u->next % TESS_PINNED_POINTS : -1;
+
+	return tess_pinned_order(u->parameters->offload.pinned, get_bucket_lane(u, b), point,
+	                         b->weight->name);
 }
 
 /* Starts writing what has changed, or reading what is changed and the gradient. */
 static tess_status start_transfers(struct tess_update *u, struct tess_update_bucket *b)
 {
-	tess_status st = TESS_OK;
+	bool orders = u->parameters->offload.pinned && !b->writes;
+	tess_status st = orders ? order_copies(u, b) : TESS_OK;
 
 	for (int32_t what = TESS_WEIGHT; what < VALUES && !st; what++) {
 		struct tess_transfer *t = &b->transfer[what];
@@ -209,18 +222,23 @@ static bool are_transfers_done(const struct tess_update_bucket *b)
 	return done;
 }
 
-/* Waits for the transfers of a bucket, and returns the first failure. */
-static tess_status wait_for_transfers(struct tess_update_bucket *b)
+/*
+ * Waits for the transfers of a bucket, and returns the first failure. Copies wait for the ops that
+ * need its values, also if nothing is copied.
+ */
+static tess_status wait_for_transfers(struct tess_update *u, struct tess_update_bucket *b)
 {
+	const struct tess_pinned *pinned = u->parameters->offload.pinned;
 	tess_status st = TESS_OK;
 
+	if (pinned)
+		return tess_pinned_wait(pinned, get_bucket_lane(u, b), b->weight->name);
 	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
-		if (b->transfer[what].disk || b->transfer[what].pinned) {
+		if (b->transfer[what].disk) {
 			tess_status failed = tess_offload_wait(&b->transfer[what]);
 
 			st = st ? st : failed;
 			b->transfer[what].disk = NULL;
-			b->transfer[what].pinned = NULL;
 		}
 	return st;
 }
@@ -292,16 +310,18 @@ static tess_status take_next(struct tess_update *u)
 	return st;
 }
 
-/* Adds the squares of a gradient that has been read. */
+/* Adds the squares of a gradient that is in a file, or in memory of the host next to a device. */
 static tess_status add_bucket_squares(struct tess_update *u, const struct tess_update_bucket *b)
 {
+	const struct tess_parameters *s = u->parameters;
 	struct tess_squares_part part = { .weight = b->weight,
 		                          .first = b->first,
 		                          .n = b->values.n,
 		                          .gradient = (float *)b->values.gradient };
 
-	return b->transfer[TESS_GRADIENT].n && u->adds_squares
-	               ? tess_squares_add_part(u->device, u->parameters, &part, &u->squares)
+	return u->adds_squares && s->offload.layout.weight[b->weight->index].has_gradient
+	               ? tess_squares_add_part(s->offload.pinned ? &s->host : u->device, s, &part,
+	                                       &u->squares)
 	               : TESS_OK;
 }
 
@@ -310,7 +330,7 @@ static tess_status change_next(struct tess_update *u)
 {
 	struct tess_update_bucket *b = get_bucket(u, u->changed);
 	const struct tess_parameters *s = u->parameters;
-	tess_status st = wait_for_transfers(b);
+	tess_status st = wait_for_transfers(u, b);
 
 	if (!st)
 		st = add_bucket_squares(u, b);
@@ -326,7 +346,7 @@ static tess_status change_next(struct tess_update *u)
 
 static tess_status finish_oldest(struct tess_update *u)
 {
-	return wait_for_transfers(get_bucket(u, u->written++));
+	return wait_for_transfers(u, get_bucket(u, u->written++));
 }
 
 /*
@@ -363,7 +383,7 @@ void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *
 	u->adds_squares = false;
 	u->squares = (struct tess_accumulator){ 0 };
 	u->read = u->changed = u->written = u->at = 0;
-	u->nready = u->next = 0;
+	u->nready = u->next = u->npoints = 0;
 	memset(u->is_ready, 0, (size_t)u->parameters->program->nweights * sizeof *u->is_ready);
 }
 
@@ -374,6 +394,22 @@ void tess_update_add(struct tess_update *u, const struct tess_weight *w)
 	u->is_ready[w->index] = true;
 	u->ready[u->nready] = u->parameters->program->weight[w->index];
 	u->nready++; /* the other thread may read the list up to here */
+}
+
+tess_status tess_update_add_queued(struct tess_update *u, const struct tess_weight *w)
+{
+	tess_status st = TESS_OK;
+
+	while (!st && u->nready - u->next == TESS_PINNED_POINTS)
+		st = tess_update_advance(u);
+	if (!st)
+		st = tess_pinned_mark(u->parameters->offload.pinned,
+		                      u->nready % TESS_PINNED_POINTS, w->name);
+	if (st)
+		return st;
+	tess_update_add(u, w);
+	u->npoints = u->nready;
+	return TESS_OK;
 }
 
 void tess_update_add_rest(struct tess_update *u)

@@ -5,7 +5,8 @@
  *
  * Next to a device with memory of its own, what is in memory of the host is changed there by the
  * device cpu. What the device has of such a weight passes through the ring: gradients are
- * copied to it, and changed weights back.
+ * copied to it, and changed weights back. The copies of a weight follow a point of the rank's
+ * stream, so that they overlap with the ops after it.
  *
  * One thread at a time executes an update, with queues of its own for the files. Another one may
  * add weights and set the device meanwhile.
@@ -49,6 +50,7 @@ struct tess_update {
 	atomic_int nready;
 	int32_t next;
 	int64_t at;
+	int32_t npoints; /* so many of the first have a point of the rank's stream */
 };
 
 /* Returns the bytes of the ring of a rank; 0: nothing passes through it. */
@@ -64,6 +66,12 @@ void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *
  * Adds a weight, of the program of any shape, unless it has been added: the run needs it no more.
  */
 void tess_update_add(struct tess_update *u, const struct tess_weight *w);
+/*
+ * Adds a weight, next to a device with memory of its own, whose copies overlap with ops: those that
+ * are queued now are the last ones that need it. Blocks while too many weights wait for their
+ * copies, and changes them. Failures as those of tess_update_advance.
+ */
+tess_status tess_update_add_queued(struct tess_update *u, const struct tess_weight *w);
 /* Adds all trained weights that have not been added. */
 void tess_update_add_rest(struct tess_update *u);
 /* Returns whether all weights that have been added are changed. */
