@@ -467,8 +467,9 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 	if (!st)
 		st = tess_tied_copy_tables(&t->parameters, t->parts.along);
 	t->waited += tess_now() - began;
+	if (st)
+		t->failed = t->step + 1;
 	t->step += !st;
-	t->unusable = st != TESS_OK;
 	return st;
 }
 
@@ -494,6 +495,8 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	if (!st)
 		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 	t->waited = tess_now() - began;
+	if (!st && !lr)
+		st = tess_early_update_settle(t);
 	prepare_early_update(t, &s, lr);
 	if (!st)
 		st = compute_gradients(t, &s);
@@ -501,7 +504,7 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 		st = check_finite(t, &s);
 	if (st && t->early.has_begun) {
 		tess_early_update_abandon(t);
-		t->unusable = true;
+		t->failed = t->step + 1;
 	}
 	if (!st && lr)
 		st = clip_and_update(t, &s, *lr);
@@ -513,11 +516,11 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 
 tess_status tess_trainer_check_usable(const struct tess_trainer *t)
 {
-	return t->unusable ? tess_fail(TESS_EIO,
-	                               "step %lld has failed after it had changed some weights; "
-	                               "close the trainer, and resume from the last save",
-	                               (long long)t->step + 1)
-	                   : TESS_OK;
+	return t->failed ? tess_fail(TESS_EIO,
+	                             "step %lld has failed after it had changed some weights; "
+	                             "close the trainer, and resume from the last save",
+	                             (long long)t->failed)
+	                 : TESS_OK;
 }
 
 /* Runs a step in the default floating-point state. lr NULL: without the optimizer. */
@@ -625,6 +628,8 @@ tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i,
 
 	if (!st && n && (root == -1 || root == tess_group_rank(t->parts.group)))
 		st = TESS_REQUIRE(out);
+	if (!st)
+		st = tess_early_update_settle(t);
 	if (st)
 		return st;
 	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
@@ -656,6 +661,11 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 	};
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
+}
+
+tess_status tess_trainer_settle(struct tess_trainer *t)
+{
+	return tess_early_update_settle(t);
 }
 
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t)
