@@ -121,8 +121,8 @@ static tess_status open_offload_folder(const char *name, const char *dir,
 	return !stat(dir, &out->about) && S_ISDIR(out->about.st_mode) && !statvfs(dir, &out->space)
 	               ? TESS_OK
 	               : tess_fail(TESS_EIO,
-	                           "--%s %s: not a folder here: %s; name one, or \"disk\" for a "
-	                           "folder of another host, whose space is not checked",
+	                           "--%s %s: not a folder here: %s; name one on a local disk, or "
+	                           "for a forecast \"disk\", a folder of another host",
 	                           name, dir, strerror(errno));
 }
 

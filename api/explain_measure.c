@@ -268,6 +268,15 @@ static int32_t *list_first_replicas(struct explanation *x)
 	return first;
 }
 
+/* Notes the weight that exceeds the tile the most. */
+static void keep_widest(struct explanation *x, const struct tess_rank_program *l)
+{
+	if (l->widest_bytes <= x->e.widest_bytes)
+		return;
+	x->e.widest = x->program->weight[l->widest->index]->name;
+	x->e.widest_bytes = l->widest_bytes;
+}
+
 /* Measures the ranks of a replica, by rank of the program; of equal ranks only the first. */
 static tess_status measure_replica(struct explanation *x, int32_t dp, const int32_t *first,
                                    struct explained_pages *rank)
@@ -287,6 +296,7 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 			break;
 		st = measure_rank(x, p, lowered, &rank[r]);
 		measure_sent(x, p, lowered);
+		keep_widest(x, lowered);
 		if (p->device && p->device->fuses)
 			mark_fused(x, lowered);
 		if (x->visit)

@@ -48,14 +48,18 @@ def measure_step(args, folder, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [name.replace(", clip ", "/") for name in CASES]
     for name in ("tessera", "model", "data"):
-        parser.add_argument(name)
-    parser.add_argument("--folder", default=os.environ.get("TMPDIR", "/tmp"))
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--cases", default=",".join(name.replace(", clip ", "/") for name in CASES), help="as in all/0")
+        parser.add_argument(name, metavar=name.upper())
+    parser.add_argument("--folder", metavar="DIR", default=os.environ.get("TMPDIR", "/tmp"))
+    parser.add_argument("--steps", metavar="N", type=int, default=4)
+    parser.add_argument("--seconds", metavar="S", type=int, default=3)
+    parser.add_argument("--cases", metavar="CASE,...", default=",".join(names),
+                        help="values in files, and --clip: of %(default)s (default: all)")
     args = parser.parse_args()
+    if unknown := set(args.cases.split(",")) - set(names):
+        parser.error("--cases: no case is named %s; use %s" % (", ".join(sorted(unknown)), ", ".join(names)))
     fio.require()
     parameters = count_parameters(args.model)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:

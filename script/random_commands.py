@@ -9,6 +9,8 @@ WORDS = "Once upon a time there was a little girl named Lily. She saw a big red 
 # meshes and their weights in the draw
 MESHES = [({"tp": 1}, 2), ({"tp": 2}, 5), ({"tp": 3}, 2), ({"tp": 4}, 2), ({"dp": 2}, 3), ({"pp": 2}, 3),
           ({"dp": 2, "tp": 2}, 3), ({"pp": 2, "tp": 2}, 2), ({"dp": 2, "pp": 2}, 1)]
+TRAINING_MESHES = [({"ddp": 2, "dp": 2}, 2)]
+EXPERT_MESHES = [({"ep": 2, "tp": 1}, 3), ({"dp": 2, "ep": 2, "tp": 1}, 3), ({"ep": 2, "tp": 2}, 3)]
 REFUSALS = "cannot be cut for|neither a file nor a plan of model|it is stored in MXFP4"  # refusals caused by a model
 BACKENDS = ["loopback", "shm", "gloo"]  # without those that this build lacks
 
@@ -41,22 +43,29 @@ class Case:
         return [self.draw.randrange(3, self.config["vocab_size"]) for _ in range(n)]
 
     def draw_ranks(self, training):
-        mesh = self.draw.choices([m for m, _ in MESHES], [odds for _, odds in MESHES])[0]
+        meshes = MESHES + TRAINING_MESHES * training + EXPERT_MESHES * self.experts
+        mesh = self.draw.choices([m for m, _ in meshes], [odds for _, odds in meshes])[0]
         ranks = 1
         for size in mesh.values():
             ranks *= size
         options = ["-n", str(ranks), "--mesh", ",".join("%s=%d" % m for m in mesh.items())]
         options += self.maybe("--backend", ["auto"] + BACKENDS, 0.7)
         options += self.maybe("--threads", [1, 2])
-        options += self.maybe("--plan", ["auto", "tp", "tp+sp", "hf", "none"] + ["ep", "ep+sp"] * self.experts)
+        plans = ["auto", "tp", "tp+sp", "hf", "none"] + ["ep", "ep+sp"] * self.experts
+        options += ["--plan", self.draw.choice(["ep", "ep+sp"])] if "ep" in mesh else self.maybe("--plan", plans)
         if training and "dp" in mesh:
-            options += self.maybe("--plan-override", ["dp:**=zero1", "dp:**=zero2", "dp:**=zero3"], 0.6)
+            options += self.maybe("--plan-override", ["dp:**=zero1", "dp:**=zero2", "dp:**=zero3", "dp:**=zero3"], 0.6)
         if training and "none" not in options:
             options += self.maybe("--plan-override", ["lm_head=loss_parallel"], 0.2)
         return options
 
     def draw_environment(self):
-        return {"TESSERA_CPU": "scalar"} if self.draw.random() < 0.1 else {}
+        environment = {"TESSERA_CPU": "scalar"} if self.draw.random() < 0.1 else {}
+        if self.draw.random() < 0.8:  # these models are small
+            environment.update(TESSERA_OFFLOAD_MIN="64", TESSERA_OFFLOAD_BUCKET=self.draw.choice(["64", "700", "65536"]))
+        if self.draw.random() < 0.3:
+            environment["TESSERA_DISK_IO"] = "threads"
+        return environment
 
 
 def draw_sampling(c):
@@ -104,15 +113,28 @@ def draw_training(c, steps):
         ["--batch", str(c.draw.choice([2, 4]))] + c.maybe("--micro-batches", [1, 2]) + c.maybe("--seed", [1, 99]) + \
         c.maybe("--lr", ["1e-3", "5e-4"]) + c.maybe("--warmup", [1, 2]) + \
         c.maybe("--schedule", ["constant", "cosine"]) + c.maybe("--weight-decay", [0.1]) + \
-        c.maybe("--clip", [0, 0.5]) + c.maybe("--dropout", [0, 0.1]) + \
+        c.maybe("--clip", [0, 0.5]) + c.maybe("--dropout", [0, 0.1]) + c.maybe("--math", ["f32", "bf16"], 0.3) + \
         c.maybe("--aux-loss", [0.01]) * c.balanced + c.flag("--separate", 0.2)
     return kept + c.draw.choice([[], ["--optimizer", "sgd"] + c.maybe("--momentum", [0.9]), c.maybe("--betas", ["0.8,0.95"])])
+
+
+def draw_offloading(c):
+    """Options that keep values in files, or bound weights that are gathered or read at once."""
+    options = []
+    for what in ("optimizer", "weights"):
+        if c.draw.random() < 0.3:
+            options += ["--offload-" + what, c.draw.choice([c.folder, c.folder, c.folder, "host"])]
+    tile = c.maybe("--tile", ["1", "700", "5K", "1M", "auto"], 0.35)
+    return options + tile + ["--memory", c.draw.choice(["300M", "2G"])] * ("auto" in tile)
 
 
 def draw_ways_to_train(c):
     layers = {"gpt2": "transformer.h.*", "gpt_neox": "gpt_neox.layers.*", "opt": "model.decoder.layers.*"}.get(
         c.config["model_type"], "model.layers.*")
-    return c.draw_ranks(True) + c.maybe("--recompute", ["**", layers]) + c.maybe("--bucket", ["4K", "1M"])
+    ranks = c.draw_ranks(True)
+    schedules = ["gpipe", "1f1b", "interleaved:2", "looped-bfs:2", "zb-h1", "zb-v"]
+    return ranks + c.maybe("--recompute", ["**", layers]) + c.maybe("--bucket", ["4K", "1M"]) + draw_offloading(c) + \
+        (c.maybe("--pipeline-schedule", schedules, 0.6) if any("pp=" in word for word in ranks) else [])
 
 
 def write_batch(c):

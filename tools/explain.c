@@ -344,6 +344,15 @@ static tess_status check_positions_of_cache(const struct tess_explanation *e,
 	              : TESS_OK;
 }
 
+static void print_tile_limit(const struct tess_explanation *e, uint64_t tile)
+{
+	printf("\ntile: %.3g MiB of gathered weights at once", (double)tile / (1 << 20));
+	if (e->widest)
+		printf("; %s has no parts that are so small: %.3g MiB", e->widest,
+		       (double)e->widest_bytes / (1 << 20));
+	printf("\n");
+}
+
 static tess_status explain_plan(struct explain_options *a, bool *usage)
 {
 	struct tess_explanation *e = NULL;
@@ -374,8 +383,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	if (!st)
 		st = print_explanation(e, a);
 	if (!st && text && a->tile)
-		printf("\ntile: %.3g MiB of gathered weights at once\n",
-		       (double)a->tile / (1 << 20));
+		print_tile_limit(e, a->tile);
 	if (!st && t && text)
 		st = print_pipeline(t);
 	tess_timeline_free(t);

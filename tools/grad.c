@@ -400,21 +400,27 @@ static tess_status print_grad_result(const struct grad_command *a,
 	return TESS_OK;
 }
 
+/* Values that a strategy keeps in files are in memory of the host: one step needs no folder. */
 static struct tess_trainer_options make_trainer_options(const struct grad_command *a)
 {
-	return (struct tess_trainer_options){ .size = sizeof(struct tess_trainer_options),
-		                              .threads = a->session.threads,
-		                              .plan = a->session.plan,
-		                              .overrides = a->session.overrides.text,
-		                              .ignore_unexpected = a->session.ignore_unexpected,
-		                              .balance = a->aux_loss,
-		                              .dropout = -1,
-		                              .values = !a->values     ? NULL
-		                                        : a->values_of ? a->values_of
-		                                                       : "*",
-		                              .recompute =
-		                                      a->recompute.n ? a->recompute.text : NULL,
-		                              .math = a->session.math };
+	const struct tess_strategy *s = a->session.strategy;
+
+	return (struct tess_trainer_options){
+		.size = sizeof(struct tess_trainer_options),
+		.threads = a->session.threads,
+		.plan = a->session.plan,
+		.overrides = a->session.overrides.text,
+		.ignore_unexpected = a->session.ignore_unexpected,
+		.balance = a->aux_loss,
+		.dropout = -1,
+		.values = !a->values     ? NULL
+		          : a->values_of ? a->values_of
+		                         : "*",
+		.recompute = a->recompute.n ? a->recompute.text : NULL,
+		.offload_optimizer = s && s->offload_optimizer ? "host" : NULL,
+		.offload_weights = s && s->offload_weights ? "host" : NULL,
+		.math = a->session.math
+	};
 }
 
 static tess_status compute_and_write(const struct grad_command *a, struct tess_mesh *mesh,
@@ -529,7 +535,7 @@ static int execute_grad(int argc, char **argv)
 const struct tess_tool_command tess_tool_grad = {
 	"grad",
 	"write the loss and the gradients of one training step",
-	"MODEL --ids-file FILE [options]\nMODEL --data FILE [options]",
+	"MODEL --ids-file FILE [options]\n       tessera grad MODEL --data FILE [options]",
 	"Computes the loss of a batch and the gradient of every parameter on N ranks, and changes\n"
 	"no weight. Prints loss, norm and a digest, which are the same for any number of ranks,\n"
 	"backend, mesh and plan. It serves to test a model, a plan or a style.\n",

@@ -90,6 +90,10 @@ void explain_add_training_json(const struct tess_explanation *e, json_t *o)
 		json_object_set_new(o, "disk", explain_make_disk_json(e));
 	if (explain_uses_host(e))
 		json_object_set_new(o, "host", explain_make_host_json(e));
+	if (e->widest)
+		json_object_set_new(o, "widest",
+		                    json_pack("{s:s, s:I}", "parameter", e->widest, "bytes",
+		                              (json_int_t)e->widest_bytes));
 	if (e->kept.total)
 		json_object_set_new(o, "kept", explain_make_plan_json(e, &e->kept));
 }

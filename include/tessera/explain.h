@@ -275,6 +275,11 @@ struct tess_explanation {
 	const char *assumed;
 	/* Result of tess_explanation_fit; NULL: it was not called. */
 	const struct tess_explained_fit *fit;
+	/* With a tile, the parameter whose smallest part exceeds it the most: experts and weights
+	 * of three axes have no parts; NULL: none. */
+	const char *widest;
+	/* Bytes that are gathered for it at once; the step of a rank includes them. */
+	uint64_t widest_bytes;
 };
 
 /*

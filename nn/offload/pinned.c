@@ -114,7 +114,7 @@ int32_t tess_pinned_take_lane(struct tess_pinned *p)
 }
 
 /* Orders one stream after another, unless they are the same. */
-static tess_status order_streams(const struct tess_pinned *p, void *stream, void *after,
+static tess_status order_lane(const struct tess_pinned *p, void *stream, void *after,
                               const char *where)
 {
 	return stream == after ? TESS_OK
@@ -124,13 +124,13 @@ static tess_status order_streams(const struct tess_pinned *p, void *stream, void
 
 tess_status tess_pinned_mark(const struct tess_pinned *p, int32_t point, const char *where)
 {
-	return order_streams(p, p->point[point], p->device.stream, where);
+	return order_lane(p, p->point[point], p->device.stream, where);
 }
 
 tess_status tess_pinned_order(const struct tess_pinned *p, int32_t lane, int32_t point,
                               const char *where)
 {
-	return order_streams(p, p->lane[lane], point < 0 ? p->device.stream : p->point[point], where);
+	return order_lane(p, p->lane[lane], point < 0 ? p->device.stream : p->point[point], where);
 }
 
 tess_status tess_pinned_copy(const struct tess_pinned *p, int32_t lane, const char *where,
@@ -143,7 +143,7 @@ tess_status tess_pinned_copy(const struct tess_pinned *p, int32_t lane, const ch
 
 tess_status tess_pinned_follow(const struct tess_pinned *p, int32_t lane, const char *where)
 {
-	return order_streams(p, p->device.stream, p->lane[lane], where);
+	return order_lane(p, p->device.stream, p->lane[lane], where);
 }
 
 tess_status tess_pinned_wait(const struct tess_pinned *p, int32_t lane, const char *where)

@@ -54,8 +54,8 @@ static tess_status check_training(const struct tess_record_options *o)
 
 	if (t->all_sequences < replicas)
 		return tess_fail(TESS_EINVAL,
-		                 "%lld sequences cannot be cut for %d ranks along dp; give a step "
-		                 "more of them, or dp at most %lld ranks",
+		                 "%lld sequences cannot be cut for %d ranks along dp; give a "
+		                 "micro-batch more of them, or dp at most %lld ranks",
 		                 (long long)t->all_sequences, (int)replicas,
 		                 (long long)t->all_sequences);
 	for (int64_t i = 0; i < t->nsequences; i++) {

@@ -101,9 +101,9 @@ static tess_status check_offload_option(const char *name, const char *value,
 
 	if (!st && value && (!*value || !strcmp(value, "disk")))
 		return tess_fail(TESS_EINVAL,
-		                 "--%s: the strategy names no folder; use --%s DIR, a folder on a "
-		                 "local disk, or ./disk for a folder of that name",
-		                 name, name);
+		                 "--%s: \"%s\" names no folder; use --%s DIR, a folder on a local "
+		                 "disk, or ./disk for a folder of that name",
+		                 name, value, name);
 	return st;
 }
 

@@ -10,7 +10,6 @@
 #include <tessera/reduce.h>
 
 enum { ALIGNED = 16 }; /* elements of a cache line: each weight's part starts in a new one */
-enum { CLEARED = 1 << 20 }; /* elements that are set to 0 at once */
 enum { MIB = 1 << 20 };
 
 /* ---- load ------------------------------------------------------------------------------------ */
@@ -105,33 +104,6 @@ static tess_status fill_masters(const struct tess_parameters *s)
 	return st;
 }
 
-/* Sets moments in files to 0. */
-static tess_status clear_stored_moments(const struct tess_parameters *s, int32_t moments)
-{
-	const struct tess_offload *files = &s->offload;
-	float *zeros;
-	tess_status st = TESS_OK;
-
-	if (!files->layout.bytes[TESS_STATE])
-		return TESS_OK;
-	zeros = aligned_alloc(TESS_DISK_ALIGN, CLEARED * sizeof *zeros);
-	if (!zeros)
-		return tess_fail(TESS_ENOMEM, "out of memory");
-	memset(zeros, 0, CLEARED * sizeof *zeros);
-	for (int32_t i = 0; i < s->program->nweights && !st; i++) {
-		int64_t len = s->each[i].state.len;
-
-		for (int32_t k = 0; k < moments && files->layout.weight[i].has_state; k++)
-			for (int64_t at = 0, n; at < len && !st; at += n) {
-				n = len - at < CLEARED ? len - at : CLEARED;
-				st = tess_offload_move(files, s->program->weight[i],
-				                       TESS_MOMENT1 + k, at, n, true, zeros);
-			}
-	}
-	free(zeros);
-	return st;
-}
-
 static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes, float **out)
 {
 	void *memory;
@@ -152,6 +124,13 @@ static bool has_values_apart(const struct tess_program *p)
 	return false;
 }
 
+/* Sets moments in memory of the host to 0. In a file they are: it is new, and reads as zeros. */
+static void clear_pinned_state(const struct tess_offload *s)
+{
+	if (s->pinned && s->layout.bytes[TESS_STATE])
+		memset(s->pinned->memory[TESS_STATE], 0, s->layout.bytes[TESS_STATE]);
+}
+
 /* Opens the files of a rank or their memory, and loads its weights into them, or the device's. */
 static tess_status load_stored_weights(struct tess_parameters *s, const struct tess_source *source,
                                        const struct tess_opened_device *device, int32_t moments,
@@ -166,6 +145,8 @@ static tess_status load_stored_weights(struct tess_parameters *s, const struct t
 		st = tess_device_open_host(device, &s->host);
 	if (!st)
 		st = tess_offload_open(&layout, dir, &next_to, &s->offload);
+	if (!st)
+		clear_pinned_state(&s->offload);
 	if (!st)
 		st = tess_rank_weights_load(p, source, s->rank, device, &s->offload, &s->weights);
 	s->weight_bytes = s->weights.bytes;
@@ -194,8 +175,6 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 		lay_out_state(&s, moments, s.state);
 		st = fill_masters(&s);
 	}
-	if (!st)
-		st = clear_stored_moments(&s, moments);
 	if (!st)
 		*out = s;
 	else

@@ -34,14 +34,20 @@ def count_ranks(mesh: bytes) -> int:
     return out.value
 
 
-def read_strategy(plan: bytes | None, ranks: int | None, mesh: str | None) -> tuple[bytes | None, int]:
-    """Returns the mesh, which has `ranks` ranks, and the micro-batches of a plan that is a strategy; else None and 1."""
+def read_strategy(plan: bytes | None, ranks: int | None, mesh: str | None) -> tuple[bytes | None, int, dict[str, bytes]]:
+    """Returns the mesh, which has `ranks` ranks, and the micro-batches of a plan that is a strategy; else None and 1.
+
+    The dict has b"host" for each kind of values that the strategy offloads.
+    """
     found = ctypes.POINTER(_abi.Strategy)()
     lib.strategy_read(plan, ctypes.byref(found))
     try:
         if found and ranks and not mesh:
             lib.strategy_check_ranks(found, ranks)
-        return (found.contents.mesh, found.contents.micro_batches or 1) if found else (None, 1)
+        if not found:
+            return None, 1, {}
+        places = {name: b"host" for name in ("offload_optimizer", "offload_weights") if getattr(found.contents, name)}
+        return found.contents.mesh, found.contents.micro_batches or 1, places
     finally:
         lib.strategy_free(found)
 
@@ -54,11 +60,18 @@ class Settings:
                  positions: int = 0, ignore_unexpected: bool = False, values: str | None = None,
                  offload_weights: bool = False) -> None:
         self.directory = os.fspath(directory).encode()
+        for name, value in (("threads", threads), ("kv_memory", kv_memory), ("positions", positions)):
+            if not hasattr(value, "__index__"):
+                raise TypeError(f"load: {name}={value!r}: give a whole number" + " of bytes" * (name == "kv_memory"))
+        if offload_weights not in (True, False):
+            raise TypeError(f"load: offload_weights={offload_weights!r}: give True or False; weights are read from the checkpoint")
         if mesh is not None and not isinstance(mesh, str):
             raise TypeError(f"load: mesh={mesh!r}: give text, such as 'dp=2,tp=2'")
         self.plan = _write_plan(plan)
-        planned, self.micro = read_strategy(self.plan, ranks, mesh)
+        planned, self.micro, places = read_strategy(self.plan, ranks, mesh)
         self.mesh = mesh.encode() if mesh else planned or b"tp"
+        if isinstance(overrides, str):
+            overrides = [overrides]
         if isinstance(overrides, Mapping):
             overrides = [f"{pattern}={style}" for pattern, style in overrides.items()]
         self.overrides = list_strings(overrides)
@@ -71,6 +84,9 @@ class Settings:
         self.trainer = _abi.TrainerOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
             positions=positions, dropout=-1.0, values=self.session.values, math=self.session.math)
+        self.gradients = _abi.TrainerOptions.from_buffer_copy(self.trainer)  # of one step, which needs no files
+        for name, place in places.items():
+            setattr(self.gradients, name, place)
 
     def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
                 sequence: int = 0) -> Any:
@@ -107,8 +123,8 @@ def _write_plan(plan: Plan) -> bytes | None:
 
 
 def _find_dtype(argument: str, name: str | None) -> int:
-    allowed = {"kv": ("f32", "bf16"), "weights": ("bf16", "q8", "bf12", "mxfp4"), "math": ("f32", "bf16")}[argument]
-    if name is None:
+    allowed = {"kv": ("auto", "f32", "bf16"), "weights": ("file", "bf16", "q8", "bf12", "mxfp4"), "math": ("f32", "bf16")}[argument]
+    if name is None or name in allowed and name in ("auto", "file"):
         return 0
     if name not in allowed:
         raise ValueError(f"{argument}={name!r}: use {' or '.join(allowed)}")
@@ -208,7 +224,7 @@ class _Rank:
         """Computes the loss of (ids, labels) and the gradients, on rank `root` or on all (-1)."""
         if not self.trainer:
             trainer = ctypes.c_void_p()
-            self.world.call(lib.trainer_open, self.mesh, self.settings.directory, ctypes.byref(self.settings.trainer), ctypes.byref(trainer))
+            self.world.call(lib.trainer_open, self.mesh, self.settings.directory, ctypes.byref(self.settings.gradients), ctypes.byref(trainer))
             self.trainer = trainer
         sequences = sequences + [(sequences[0][0][:1], [-100])] * (self.info.nreplicas - len(sequences))
         ids, labels = (np.concatenate([np.asarray(one[k], np.int32) for one in sequences]) for k in (0, 1))
@@ -495,7 +511,7 @@ def _exchange(world: World, texts: dict[int, _Text]) -> dict[int, _Text]:
 
 
 def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str | None = None, plan: Plan = None,
-         backend: str | None = None, *, overrides: Sequence[str] | Mapping[str, str] | None = None, threads: int = 0,
+         backend: str | None = None, *, overrides: str | Sequence[str] | Mapping[str, str] | None = None, threads: int = 0,
          weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None, positions: int = 0,
          ignore_unexpected: bool = False, values: str | None = None, offload_weights: bool = False, device: str | None = None,
          timeout: float | None = None) -> Model:
@@ -506,7 +522,8 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
 
     mesh: "dp=2,tp=2"; default: "tp". plan: "auto" (None), "none", the name of a plan, a file, JSON or a dict
     {pattern: style}. overrides: rules that replace those of the plan. threads: per rank; 0: a share of the CPUs.
-    weights: "q8", "bf12" or "mxfp4"; "bf16" widens those stored in MXFP4. kv: "f32" or "bf16". math: "f32" or "bf16", of linear products, also in training. positions: the maximum length of a sequence.
+    weights: "file", "q8", "bf12" or "mxfp4"; "bf16" widens those stored in MXFP4. kv: "auto", "f32" or "bf16". math: "f32" or
+    "bf16", of linear products, in gradients, too; bf16 needs weights in bf16. positions: the maximum length of a sequence.
     offload_weights: large weights are read from the checkpoint before each use, for models larger than memory.
     values: a pattern of modules, such as "*", whose outputs are kept for take_values().
     backend, device, timeout: as TESSERA_BACKEND, TESSERA_DEVICE, TESSERA_TIMEOUT.

@@ -1,7 +1,8 @@
 /*
  * test_offload.c - training with optimizer state in files: the bits of a run in memory on any mesh,
- * saves, refusals. The environment makes limits small, so that the weights of small models are in
- * several buckets.
+ * saves, failures, refusals. OFFLOAD_DEVICE names a device with memory of its own, for state in
+ * memory of the host. The environment makes limits small, so that the weights of small models are
+ * in several buckets.
  */
 #include "tests/nn/offload/disk_faults.h"
 #include "tests/support/hashed_training.h"
@@ -24,13 +25,14 @@ struct job { /* of all ranks */
 	const char *const *overrides; /* ends with NULL */
 	int32_t optimizer;
 	double momentum, clip;
-	const char *state, *weights; /* folders */
+	const char *device; /* NULL: cpu */
+	const char *state, *weights; /* folders, or "host" */
 	int first, end; /* steps */
 	const char *resume, *save; /* folders; NULL: none */
 	double lr; /* 0: 1e-2 */
 	bool varies; /* steps have different shapes, and losses and weights are read between them */
 	const char *refused; /* part of the message that refuses the second step; NULL: none */
-	int fails_at; /* the call of the disk in the second step that fails; 0: none */
+	struct disk_faults faults; /* in the second step; at 0: none */
 	uint64_t hash; /* of gradients, weights, masters, moments, losses and norms */
 	struct tess_trainer_info info; /* of rank 0 */
 };
@@ -83,18 +85,22 @@ static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j
 				ids[k][i] = (i * 37 + i / 7 * 11 + (2 * step + k) * 29) % 90;
 			micro[k] = (struct tess_batch){ nsequences, lengths, ids[k], NULL };
 		}
-		if (step == 1 && j->fails_at)
-			disk_faults_set(&(struct disk_faults){
-				.at = j->fails_at, .calls = 1, .error = EIO });
-		st = tess_trainer_step(t, micro, nmicro, j->lr > 0 ? j->lr : 1e-2, &r);
-		if (step == 1 && j->fails_at && !st) /* the update has not ended yet */
+		if (step == 1 && j->faults.at) {
+			float first;
+
+			st = tess_trainer_gather(t, TESS_WEIGHT, 0, 0, 1, -1, &first);
+			disk_faults_set(&j->faults); /* no update is under way */
+		}
+		if (!st)
+			st = tess_trainer_step(t, micro, nmicro, j->lr > 0 ? j->lr : 1e-2, &r);
+		if (step == 1 && j->faults.error && !j->weights && !st) /* it may end later */
 			st = tess_trainer_step(t, micro, nmicro, 1e-2, &r);
 		if (step == 1 && j->refused) {
 			ck_assert_int_eq(st, TESS_EINVAL);
 			expect_part(tess_error(), j->refused);
 			return TESS_OK;
 		}
-		if (step == 1 && j->fails_at)
+		if (step == 1 && j->faults.error && !j->weights) /* some have changed */
 			return expect_unusable(t, micro, st);
 		hash_add_bytes(hash, &r.loss, sizeof r.loss);
 		hash_add_bytes(hash, &r.norm, sizeof r.norm);
@@ -143,6 +149,7 @@ static tess_status run_offload_job(struct job *j)
 		                     .job = j };
 	tess_status st;
 
+	setenv("TESSERA_DEVICE", j->device ? j->device : "cpu", 1);
 	j->end = j->end ? j->end : STEPS;
 	st = hashed_training_run(&h);
 	j->hash = h.hash;
@@ -290,47 +297,100 @@ START_TEST(nonfinite_loss)
 	struct job memory = make_kind_job(&kinds[1]);
 
 	memory.end = 2;
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 4; i++) {
+		const char *device = i < 2 ? NULL : getenv("OFFLOAD_DEVICE");
 		struct job j;
 
-		memory.mesh = meshes[i]; /* the gradients, of NaN, depend on it */
+		memory.mesh = meshes[i % 2]; /* the gradients, of NaN, depend on it */
+		memory.device = device;
 		memory.lr = 1e38;
 		memory.refused = "no weight has changed";
 		ck_assert_msg(!run_offload_job(&memory), "%s", tess_error());
 		j = memory;
-		j.state = folder;
-		ck_assert_msg(!run_offload_job(&j), "%s: %s", meshes[i], tess_error());
-		ck_assert_msg(j.hash == memory.hash, "%s: other bits", meshes[i]);
+		j.state = device ? "host" : folder;
+		ck_assert_msg(!run_offload_job(&j), "%s: %s", j.mesh, tess_error());
+		ck_assert_msg(j.hash == memory.hash, "%s: other bits", j.mesh);
 		j.lr = memory.lr = 1e30; /* the loss is finite, and gradients are not */
 		j.refused = "some weights have changed";
-		ck_assert_msg(!run_offload_job(&j), "%s: %s", meshes[i], tess_error());
-		ck_assert_msg(!run_offload_job(&memory), "%s: %s", meshes[i], tess_error());
+		ck_assert_msg(!run_offload_job(&j), "%s: %s", j.mesh, tess_error());
+		ck_assert_msg(!run_offload_job(&memory), "%s: %s", j.mesh, tess_error());
 	}
+}
+END_TEST
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static const struct failing_disk {
+	const char *mesh;
+	const char *const *overrides;
+	bool weights; /* they are in files, too */
+	struct disk_faults faults;
+	const char *part; /* of the message */
+} failing_disks[] = {
+	{ "tp=1", NULL, false, { .at = 10, .calls = 1, .error = EIO }, "Input/output error" },
+	{ "dp=2,tp=1",
+	  OVER("dp:**=zero3"),
+	  false,
+	  { .at = 70, .calls = 1, .error = EIO },
+	  "(bucket " },
+	{ "tp=2", NULL, true, { .at = 130, .calls = 1, .error = ENOSPC }, "No space left" },
+	{ "pp=2", NULL, true, { .at = 30, .calls = 9, .error = EIO }, "Input/output error" },
+	{ "dp=2,tp=1", NULL, true, { .at = 5, .calls = 3 }, "the file ends before" },
+};
+enum { FAILING_DISKS = sizeof failing_disks / sizeof *failing_disks };
+
+/*
+ * Checks that a disk which fails in a step ends it on all ranks, that the trainer is not used after
+ * that, and that a run which resumes on another mesh has the bits of one without a failure.
+ */
+START_TEST(failing_disk)
+{
+	const struct failing_disk *f = &failing_disks[_i], *other = &failing_disks[!_i];
+	struct job memory = make_kind_job(&kinds[1]), j = make_kind_job(&kinds[1]);
+	char saved[96], step[128];
+
+	ck_assert(!setenv("TESSERA_DISK_IO", "threads", 1));
+	snprintf(saved, sizeof saved, "%s/failing-%d", folder, _i);
+	snprintf(step, sizeof step, "%s/step-1", saved);
+	j.mesh = f->mesh;
+	j.overrides = f->overrides;
+	j.state = folder;
+	j.weights = f->weights ? folder : NULL;
+	j.end = 1;
+	j.save = saved;
+	ck_assert_msg(!run_offload_job(&j), "%s", tess_error());
+	j.first = 1;
+	j.end = 0;
+	j.resume = memory.resume = step;
+	j.save = NULL;
+	j.faults = f->faults;
+	ck_assert_int_eq(run_offload_job(&j), TESS_EIO);
+	expect_part(tess_error(), f->part);
+	disk_faults_set(&(struct disk_faults){ 0 });
+	j.faults = (struct disk_faults){ 0 };
+	j.mesh = other->mesh;
+	j.overrides = other->overrides;
+	memory.first = 1;
+	ck_assert_msg(!run_offload_job(&j) && !run_offload_job(&memory), "%s", tess_error());
+	ck_assert_msg(j.hash == memory.hash, "%s, then %s: other bits", f->mesh, j.mesh);
+}
+END_TEST
+
+/* Checks that calls of the disk which move less than requested change no bit. */
+START_TEST(short_counts)
+{
+	struct job memory = make_kind_job(&kinds[1]), j = make_kind_job(&kinds[1]);
+
+	ck_assert(!setenv("TESSERA_DISK_IO", "threads", 1));
+	j.mesh = "dp=2,tp=1";
+	j.state = j.weights = folder;
+	j.faults = (struct disk_faults){ .at = 4, .calls = 200, .moves = 4097 };
+	ck_assert_msg(!run_offload_job(&memory) && !run_offload_job(&j), "%s", tess_error());
+	ck_assert(j.hash == memory.hash);
 }
 END_TEST
 
 /* ---- refusals -------------------------------------------------------------------------------- */
-
-/*
- * Checks that a disk which fails in an update ends the step on all ranks, and that the trainer is
- * not used after that.
- */
-START_TEST(failing_disk)
-{
-	ck_assert(!setenv("TESSERA_DISK_IO", "threads", 1));
-	for (int i = 0; i < 3; i++) {
-		struct job j = make_kind_job(&kinds[1]);
-
-		j.mesh = i ? "dp=2,tp=1" : "tp=1";
-		j.overrides = i ? OVER("dp:**=zero3") : NULL;
-		j.state = folder;
-		j.fails_at = 10 + 60 * i; /* in the second step */
-		ck_assert_int_eq(run_offload_job(&j), TESS_EIO);
-		expect_part(tess_error(), "Input/output error");
-		expect_part(tess_error(), "(bucket ");
-	}
-}
-END_TEST
 
 START_TEST(refusals)
 {
@@ -409,7 +469,8 @@ int main(void)
 	tcase_add_test(t, reads_between_steps);
 	tcase_add_test(t, nonfinite_loss);
 	tcase_add_test(t, refusals);
-	tcase_add_test(t, failing_disk);
+	tcase_add_loop_test(t, failing_disk, 0, FAILING_DISKS);
+	tcase_add_test(t, short_counts);
 	if (!TSAN)
 		tcase_add_test(t, styles_choose);
 	status = suite_end(r);

@@ -7,6 +7,8 @@
 #include "tests/support/hashed_training.h"
 #include "tests/support/suite.h"
 
+#include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,6 +187,33 @@ START_TEST(same_bits)
 }
 END_TEST
 
+/* Returns the number of copies that ran before queued ops, since the last call. */
+static int take_early_copies(void)
+{
+	char path[512];
+
+	snprintf(path, sizeof path, "%s/tess-device-%s.so", getenv("TESSERA_PLUGIN_PATH"), device);
+	return atomic_exchange((atomic_int *)dlsym(dlopen(path, RTLD_NOW), "discrete_early_copies"),
+	                       0);
+}
+
+/* Checks that gradients and weights are copied during the backward, without clipping. */
+START_TEST(updates_in_the_backward)
+{
+	for (int nmicro = 1; nmicro <= MICRO; nmicro += MICRO - 1) {
+		struct job j = { .model = models[_i],
+			         .mesh = "tp=1",
+			         .nmicro = nmicro,
+			         .device = device,
+			         .state = "host" };
+
+		take_early_copies();
+		ck_assert_msg(!run_offloaded_job(&j), "%s", tess_error());
+		ck_assert_int_eq(take_early_copies() > 0, nmicro == 1);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -196,6 +225,8 @@ int main(void)
 	snprintf(folder, sizeof folder, "/tmp/tessera-offload-XXXXXX");
 	ck_assert(mkdtemp(folder) != NULL);
 	tcase_add_loop_test(t, same_bits, 0, (int)tess_up(MODELS, THIN));
+	if (device)
+		tcase_add_loop_test(t, updates_in_the_backward, 0, 2);
 	status = suite_end(r);
 	snprintf(command, sizeof command, "rm -r %s", folder);
 	return system(command) ? 1 : status;

@@ -307,6 +307,7 @@ static const struct {
 	int status;
 	const char *says;
 } refusals[] = {
+	{ "-n 2 --math bf16 " FORECAST, 2, "no such option: --math; see tessera plan --help" },
 	{ "-n 2 --train", 2, "--machine is missing: a100, h100, h200, or a file of" },
 	{ "--machine h100 --train", 2, "-n is missing: the number of ranks" },
 	{ "-n 2 --machine b300 --train", 1, "there is no machine \"b300\"; use a100, h100" },
@@ -345,6 +346,11 @@ START_TEST(refuses_with_one_message)
 	              "%s: %s", refusals[_i].args, text);
 	expect_part(text, refusals[_i].says);
 	ck_assert_int_eq(count_occurrences(text, "tessera plan: "), 1);
+	/* before a search, and each part of the message once */
+	if (strstr(refusals[_i].args, "--consider"))
+		ck_assert_ptr_null(strstr(text, "tokens/s"));
+	ck_assert_int_le(count_occurrences(text, "--consider: "), 1);
+	ck_assert_int_le(count_occurrences(text, "tessera plan --help"), 1);
 }
 END_TEST
 

@@ -133,6 +133,58 @@ START_TEST(warns_of_weights_above_the_tile)
 }
 END_TEST
 
+/* Trains a golden for a step on ids of its scratch file; writes all that is printed. */
+static void train_golden(char text[TEXT], const char *golden, const char *tile)
+{
+	ck_assert_msg(
+		!command_run(text, TEXT,
+	                     "cd '%s' && '%s' train '" SOURCE_ROOT
+	                     "/tests/data/goldens/%s' --data ids.u16 --steps 1 --digest " SHARED
+	                     " %s 2>&1",
+	                     scratch, TESSERA, golden, tile),
+		"%s", text);
+	ck_assert_msg(strstr(text, "losses  "), "%s", text);
+}
+
+/*
+ * Checks that train and explain name the weight without parts that exceeds the tile the most, and
+ * that the bits stay.
+ */
+START_TEST(weights_without_parts)
+{
+	static const struct {
+		const char *golden, *widest;
+		int bytes;
+	} cases[] = {
+		{ "mixtral", "model.layers.0.mlp.experts.gate_up_proj", 196608 },
+		{ "deepseek_v3", "model.layers.1.mlp.experts.gate_up_proj", 98304 },
+	};
+	uint16_t ids[400];
+	char plain[TEXT], text[TEXT], part[256];
+
+	for (int i = 0; i < 400; i++)
+		ids[i] = (uint16_t)(i * 37 % 64);
+	scratch_write("ids.u16", ids, sizeof ids);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		train_golden(plain, cases[i].golden, "");
+		train_golden(text, cases[i].golden, "--tile 4096");
+		snprintf(part, sizeof part,
+		         "tile 4096 is too small for %s: its smallest part needs %d ",
+		         cases[i].widest, cases[i].bytes);
+		expect_part(text, part);
+		ck_assert_int_eq(strncmp(strstr(text, "losses  "), strstr(plain, "losses  "), 145),
+		                 0);
+		ck_assert(!command_run(text, TEXT,
+		                       "'%s' explain --train '" SOURCE_ROOT
+		                       "/tests/data/goldens/%s' " SHARED " --tile 4096",
+		                       TESSERA, cases[i].golden));
+		snprintf(part, sizeof part, "; %s has no parts that are so small: %.3g MiB",
+		         cases[i].widest, cases[i].bytes / 1048576.0);
+		expect_part(text, part);
+	}
+}
+END_TEST
+
 START_TEST(refusals)
 {
 	char text[TEXT];
@@ -160,6 +212,7 @@ int main(void)
 	tcase_add_test(t, counts_files_and_micro_batches);
 	tcase_add_test(t, no_tile_is_needed);
 	tcase_add_test(t, warns_of_weights_above_the_tile);
+	tcase_add_test(t, weights_without_parts);
 	tcase_add_test(t, refusals);
 	failed = suite_end(r);
 	scratch_remove();

@@ -33,6 +33,10 @@ def test_strategy_gives_the_mesh(data):
         with pytest.raises(ValueError, match="batch=6: cannot be cut into the 4 micro-batches"):
             four.explain(train=True, batch=6)
         assert "zero3" in four.explain(train=True)
+        loss, _ = two.grad([1, 2, 3])
+    files = dict(plan, offload_optimizer="disk", offload_weights="disk")  # without a folder: gradients need none
+    with tessera.load(data, plan=files) as model:
+        assert model.grad([1, 2, 3])[0] == loss
     with pytest.raises(tessera.ArgumentError, match="mesh dp=2,tp=2 of 4 ranks, not for 3"):
         tessera.load(data, plan=plan, ranks=3)
 
@@ -75,6 +79,11 @@ def test_errors_name_the_cause(data):
         tessera.load(data, ranks=2, plan={"model.layers.*.mlp.up_proj": tessera.Shard(0)})
     with pytest.raises(tessera.ArgumentError, match="1 to 1024"):
         tessera.load(data, ranks=2000)
+    for name, value in (("kv_memory", "1K"), ("threads", 1.5), ("offload_weights", "/tmp")):
+        with pytest.raises(TypeError, match=f"load: {name}={value!r}: give "):
+            tessera.load(data, **{name: value})
+    with tessera.load(data, weights="file", kv="auto", overrides="model.layers.*.mlp=isolated") as model:
+        assert model.explain(json=True)
 
 
 def test_arguments_of_a_prompt(data):

@@ -16,7 +16,7 @@ struct considered { /* one allocation: the lists, then the words */
 static tess_status add_word(const char *name, const char **list, int32_t *n, const char *value)
 {
 	if (*n == CONSIDER_MAX)
-		return tess_fail(TESS_EINVAL, "--consider: more than %d %s", CONSIDER_MAX, name);
+		return tess_fail(TESS_EINVAL, "more than %d %s", CONSIDER_MAX, name);
 	list[(*n)++] = value;
 	return TESS_OK;
 }
@@ -52,8 +52,8 @@ static tess_status set_word(struct considered *c, const char *name, const char *
 		return add_word(name, c->recompute, &c->nrecompute, value);
 	else
 		return tess_fail(TESS_EINVAL,
-		                 "--consider: %s is unknown; use --mesh, --plan, --plan-override, "
-		                 "--recompute, --micro-batches, --pipeline-schedule, --bucket, "
+		                 "%s is unknown; use --mesh, --plan, --plan-override, --recompute, "
+		                 "--micro-batches, --pipeline-schedule, --bucket, "
 		                 "--offload-optimizer, --offload-weights and --tile",
 		                 name);
 	return TESS_OK;
@@ -75,10 +75,10 @@ tess_status plan_read_words(const char *words, struct tess_strategy *out, char *
 	     name = strtok_r(NULL, " \t\n", &rest)) {
 		value = strtok_r(NULL, " \t\n'\"", &rest);
 		st = value ? set_word(c, name, value, out)
-		           : tess_fail(TESS_EINVAL, "--consider: %s needs a value", name);
+		           : tess_fail(TESS_EINVAL, "%s needs a value", name);
 	}
 	if (!st && !out->mesh)
-		st = tess_fail(TESS_EINVAL, "--consider: --mesh is missing");
+		st = tess_fail(TESS_EINVAL, "--mesh is missing");
 	out->overrides = c->noverrides ? c->overrides : NULL;
 	out->recompute = c->nrecompute ? c->recompute : NULL;
 	return st;

@@ -158,24 +158,24 @@ static tess_status predict_lines(struct tess_planner *p, const char *path)
 	return st;
 }
 
-static tess_status compare_considered(struct tess_planner *p, const struct plan_options *a,
-                                      const struct tess_forecast *best)
+/* Predicts the strategy of --consider; *out: NULL without the option. */
+static tess_status forecast_considered(struct tess_planner *p, const struct plan_options *a,
+                                       const struct tess_forecast **out)
 {
 	struct tess_strategy s = { 0 };
-	const struct tess_forecast *f;
 	char *text = NULL;
-	tess_status st = plan_read_words(a->consider, &s, &text);
+	tess_status st;
 
+	*out = NULL;
+	if (!a->consider)
+		return TESS_OK;
+	st = plan_read_words(a->consider, &s, &text);
 	if (!st)
 		st = tess_strategy_check_ranks(&s, a->ranks);
 	if (!st)
-		st = tess_planner_forecast(p, &s, &f);
+		st = tess_planner_forecast(p, &s, out);
 	if (st)
 		tess_fail_in(st, "--consider");
-	else if (a->json)
-		st = plan_print_json(f);
-	else
-		plan_print_comparison(best, f);
 	free(text);
 	return st;
 }
@@ -194,12 +194,15 @@ static void print_plan_failure(const char *message)
 
 static tess_status search_and_print(struct tess_planner *p, const struct plan_options *a)
 {
-	const struct tess_forecast *const *best;
+	const struct tess_forecast *const *best, *considered;
 	int32_t n;
-	tess_status st =
-		a->explore ? tess_planner_explore(p, a->ranks, a->most ? a->most : 1000, &best, &n)
-			   : tess_planner_search(p, a->ranks, a->most ? a->most : 5, &best, &n);
+	tess_status st = forecast_considered(p, a, &considered);
 
+	if (!st)
+		st = a->explore
+		             ? tess_planner_explore(p, a->ranks, a->most ? a->most : 1000, &best,
+		                                    &n)
+		             : tess_planner_search(p, a->ranks, a->most ? a->most : 5, &best, &n);
 	if (st)
 		return st;
 	if (!a->json)
@@ -208,8 +211,10 @@ static tess_status search_and_print(struct tess_planner *p, const struct plan_op
 		st = plan_print_json(best[i]);
 	if (!st && a->out)
 		st = tess_strategy_write(&best[0]->strategy, a->out);
-	if (!st && a->consider)
-		st = compare_considered(p, a, best[0]);
+	if (!st && considered && a->json)
+		st = plan_print_json(considered);
+	else if (!st && considered)
+		plan_print_comparison(best[0], considered);
 	return st;
 }
 
@@ -221,8 +226,10 @@ static int run_plan_command(int argc, char **argv)
 
 	if (st == TESS_PENDING)
 		return 0;
-	if (st)
-		return tess_tool_fail_usage("plan", tess_error(), "");
+	if (st) {
+		tess_tool_print_error("plan");
+		return 2;
+	}
 	st = open_planner_of(&a, &p);
 	if (!st)
 		st = a.strategies ? predict_lines(p, a.strategies) : search_and_print(p, &a);
