@@ -226,7 +226,6 @@ static tess_status add_collective(struct explanation *x, int32_t i, int32_t alon
 	c->record = i;
 	c->sent = x->sent[i * x->program->mesh.ndims + along].bytes;
 	c->expected = x->sent[i * x->program->mesh.ndims + along].expected;
-	c->expected = c->expected ? c->expected : c->sent;
 	x->collectives = list;
 	list[x->e.ncollectives++] = c;
 	return TESS_OK;
@@ -324,6 +323,7 @@ static tess_status list_records(struct explanation *x)
 			return TESS_ENOMEM;
 	}
 	x->e.nrecords = p->nrecords;
+	x->e.all_expert_rows = p->all_expert_rows;
 	x->e.records = (const struct tess_explained_record *const *)list;
 	return TESS_OK;
 }

@@ -86,21 +86,25 @@ static void measure_sent(struct explanation *x, const struct tess_program *p,
                          const struct tess_rank_program *l)
 {
 	int32_t ndims = p->mesh.ndims;
-	uint64_t sum[TESS_MESH_DIMS] = { 0 };
+	struct explained_sent sum[TESS_MESH_DIMS] = { 0 };
 
 	for (int32_t i = 0; i < l->nsteps; i++) {
 		const struct tess_step *s = l->step[i];
-		struct explained_sent *sent;
+		struct explained_sent *sent, *so_far;
+		struct tess_cut cut;
 
 		if (i && l->step[i - 1]->record != s->record)
 			memset(sum, 0, sizeof sum);
 		if (s->kind != TESS_STEP_SUM && s->kind != TESS_STEP_COLL)
 			continue;
-		sum[s->along] += tess_step_count_sent(s, tess_step_find_cut(p, l->rank, s));
+		cut = tess_step_find_cut(p, l->rank, s);
+		so_far = &sum[s->along];
+		so_far->bytes += tess_step_count_sent(s, cut);
+		so_far->expected += (uint64_t)tess_step_count_expected(s, cut);
 		sent = &x->sent[s->record * ndims + s->along];
-		sent->bytes = sum[s->along] > sent->bytes ? sum[s->along] : sent->bytes;
-		if (s->kind == TESS_STEP_COLL && s->expected > (double)sent->expected)
-			sent->expected = (uint64_t)s->expected;
+		sent->bytes = so_far->bytes > sent->bytes ? so_far->bytes : sent->bytes;
+		sent->expected =
+			so_far->expected > sent->expected ? so_far->expected : sent->expected;
 		sent->kind = s->kind == TESS_STEP_SUM
 		                     ? (s->sum.share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE)
 		             : s->coll.kind == TESS_RECV ? TESS_SEND

@@ -3,6 +3,7 @@
 #include "core/base/json.h"
 #include "core/base/memory_file.h"
 #include "core/base/status.h"
+#include "core/world/cpus.h"
 #include "nn/program/agree.h"
 #include "nn/run/options.h"
 
@@ -24,6 +25,7 @@ struct fingerprint {
 	size_t len;
 	/* TESSERA_CHECK: hashes all bytes of weights; else the first, middle and last 64 of each */
 	bool complete;
+	bool shared; /* all ranks have opened the same files, whose bytes are not sampled */
 };
 
 enum {
@@ -163,7 +165,7 @@ static tess_status add_tensor_pair(struct fingerprint *fp, struct hashed_file *f
 	crypto_generichash_init(&f->hash, NULL, 0, HASH_BYTES);
 	if (fp->complete)
 		st = hash_range(f, begin, s->bytes);
-	for (int i = 0; i < SAMPLED_PARTS && !fp->complete && !st; i++)
+	for (int i = 0; i < SAMPLED_PARTS && !fp->complete && !fp->shared && !st; i++)
 		st = hash_range(f, begin + find_sample(s, i),
 		                s->bytes < SAMPLED_BYTES ? s->bytes : SAMPLED_BYTES);
 	fprintf(fp->out, "%s: tensor %s%c", file, s->name, 0);
@@ -190,10 +192,12 @@ static void prefetch_samples(const struct hashed_file *f, const struct tess_safe
 static tess_status add_tensors(struct fingerprint *fp, const struct tess_safetensors *in)
 {
 	const char *file = strrchr(tess_safetensors_path(in), '/') + 1;
-	struct hashed_file f;
-	tess_status st = open_hashed_file(fp->dir, file, &f);
+	struct hashed_file f = { .fd = -1 };
+	tess_status st = TESS_OK;
 
-	if (!st && !fp->complete)
+	if (fp->complete || !fp->shared)
+		st = open_hashed_file(fp->dir, file, &f);
+	if (!st && !fp->complete && !fp->shared)
 		prefetch_samples(&f, in);
 	for (size_t i = 0; i < tess_safetensors_count(in) && !st; i++) {
 		const struct tess_slice *s = tess_safetensors_at(in, i);
@@ -238,6 +242,53 @@ static tess_status add_checkpoint(struct fingerprint *fp, const struct tess_chec
 		st = add_json_keys(fp, "generation_config.json", generation);
 	for (size_t i = 0; !st && i < tess_checkpoint_count_parts(c); i++)
 		st = add_tensors(fp, tess_checkpoint_part(c, i));
+	return st;
+}
+
+/* ---- files that ranks share ------------------------------------------------------------------ */
+
+struct files_id { /* of the files of a checkpoint on a host, as they were opened */
+	int64_t word[2];
+};
+
+static struct files_id identify_files(const struct tess_checkpoint *c)
+{
+	crypto_generichash_state hash;
+	char host[TESS_HOST_ID];
+	struct files_id id;
+
+	tess_host_read_id(host);
+	crypto_generichash_init(&hash, NULL, 0, sizeof id);
+	crypto_generichash_update(&hash, (const void *)host, sizeof host);
+	for (size_t i = 0; i < tess_checkpoint_count_parts(c); i++) {
+		const struct stat *s = tess_safetensors_stat(tess_checkpoint_part(c, i));
+		const int64_t about[] = { (int64_t)s->st_dev, (int64_t)s->st_ino, s->st_size,
+			                  s->st_mtim.tv_sec,  s->st_mtim.tv_nsec, s->st_ctim.tv_sec,
+			                  s->st_ctim.tv_nsec };
+
+		crypto_generichash_update(&hash, (const void *)about, sizeof about);
+	}
+	crypto_generichash_final(&hash, (void *)&id, sizeof id);
+	return id;
+}
+
+/*
+ * Collective. Finds whether all ranks have opened the same files. Apart from its time, sampling
+ * costs huge pages: Linux does not put them around pages that were read one by one.
+ */
+static tess_status find_shared_files(const struct tess_checkpoint *c, struct tess_group *g,
+                                     const char *where, bool *out)
+{
+	const struct files_id mine = identify_files(c);
+	int32_t n = tess_group_size(g);
+	struct files_id *all = calloc((size_t)n, sizeof *all);
+	tess_status st = all ? tess_all_gather(g, &mine, all, 2, TESS_I64, where)
+	                     : tess_fail(TESS_ENOMEM, "%s: out of memory", where);
+
+	*out = !st;
+	for (int32_t r = 0; r < n && *out; r++)
+		*out = !memcmp(&mine, &all[r], sizeof mine);
+	free(all);
 	return st;
 }
 
@@ -295,12 +346,15 @@ tess_status tess_checkpoint_compare(const struct tess_checkpoint *c, struct tess
 {
 	struct fingerprint fp = { 0 };
 
-	if (!st && tess_group_size(g) > 1) {
+	if (tess_group_size(g) == 1)
+		return tess_group_agree_status(g, st, where);
+	if (!st)
 		st = open_fingerprint(tess_checkpoint_dir(c), &fp);
-		if (!st)
-			st = add_checkpoint(&fp, c);
-	}
-	st = compare_fingerprints(&fp, g, st, where);
+	st = tess_group_agree_status(g, st, where);
+	if (!st)
+		st = find_shared_files(c, g, where, &fp.shared);
+	if (!st)
+		st = compare_fingerprints(&fp, g, add_checkpoint(&fp, c), where);
 	close_fingerprint(&fp);
 	return st;
 }

@@ -11,8 +11,9 @@
 /*
  * Collective. Agrees on `st`, this rank's status so far, as tess_group_agree_status does. Then
  * fails on all ranks unless they read equal configurations and tensors. With TESSERA_CHECK all
- * bytes of weights are compared; else the first, the middle and the last 64 of each tensor. The
- * message contains the rank, the file, and the tensor or key. c: not read where `st` is a failure.
+ * bytes of weights are compared; else the first, the middle and the last 64 of each tensor, or none
+ * if all ranks are on one host and have opened the same files there. The message contains the rank,
+ * the file, and the tensor or key. c: not read where `st` is a failure.
  */
 tess_status tess_checkpoint_compare(const struct tess_checkpoint *c, struct tess_group *g,
                                     tess_status st, const char *where);

@@ -541,6 +541,11 @@ const char *tess_safetensors_path(const struct tess_safetensors *f)
 	return f->path;
 }
 
+const struct stat *tess_safetensors_stat(const struct tess_safetensors *f)
+{
+	return &f->about;
+}
+
 uint64_t tess_safetensors_data_start(const struct tess_safetensors *f)
 {
 	return f->data_start;

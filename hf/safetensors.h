@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/stat.h>
 #include <tessera/plugin.h>
 
 struct tess_safetensors;
@@ -37,6 +38,8 @@ tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t
                                    struct tess_safetensors **out);
 
 const char *tess_safetensors_path(const struct tess_safetensors *f);
+/* Returns the status of the file when it was opened, borrowed; of a file in memory, zeros. */
+const struct stat *tess_safetensors_stat(const struct tess_safetensors *f);
 /* Returns the offset in the file from which tess_slice.begin counts. */
 uint64_t tess_safetensors_data_start(const struct tess_safetensors *f);
 size_t tess_safetensors_count(const struct tess_safetensors *f);

@@ -98,18 +98,36 @@ def name_prompt(text):
     return ["--prompt", text["prompt"]] if "prompt" in text else ["--ids", ",".join(map(str, text["ids"]))]
 
 
+def make_rows(c):
+    """Writes chats, or prompts with completions, and returns options for them."""
+    def speak(n):
+        return " ".join(c.draw.choices(WORDS, k=c.draw.randrange(1, n)))
+    def make_row(chat):
+        if not chat:
+            return {"prompt": speak(9), "completion": " " + speak(20)}
+        turns = [{"role": role, "content": speak(20)} for _ in range(c.draw.choice([1, 1, 2])) for role in ("user", "assistant")]
+        return {"messages": turns[:-1] if c.draw.random() < 0.1 else turns}
+    chat = c.draw.random() < 0.6
+    with open(c.path("rows.jsonl"), "w") as f:
+        f.writelines(json.dumps(make_row(chat)) + "\n" for _ in range(40))
+    template = ["--chat-template", c.draw.choice(["zephyr", "chatml"])] if chat else []
+    return ["--data", c.path("rows.jsonl")] + template + c.maybe("--loss", ["all"])
+
+
 def make_training_data(c):
+    if c.text and c.draw.random() < 0.4:
+        return make_rows(c)
     if c.text and c.draw.random() < 0.5:
-        return "data/texts/stories.jsonl"
+        return ["--data", "data/texts/stories.jsonl"]
     ids = c.draw_ids(600)
     with open(c.path("ids.u16"), "wb") as f:
         f.write(struct.pack("<%dH" % len(ids), *ids))
-    return c.path("ids.u16")
+    return ["--data", c.path("ids.u16")]
 
 
 def draw_training(c, steps):
     """What changes the numbers of a training, on one rank too."""
-    kept = ["--data", make_training_data(c), "--steps", str(steps), "--sequence", str(c.draw.choice([8, 16, 33]))] + \
+    kept = make_training_data(c) + ["--steps", str(steps), "--sequence", str(c.draw.choice([8, 16, 33]))] + \
         ["--batch", str(c.draw.choice([2, 4]))] + c.maybe("--micro-batches", [1, 2]) + c.maybe("--seed", [1, 99]) + \
         c.maybe("--lr", ["1e-3", "5e-4"]) + c.maybe("--warmup", [1, 2]) + \
         c.maybe("--schedule", ["constant", "cosine"]) + c.maybe("--weight-decay", [0.1]) + \
@@ -134,6 +152,7 @@ def draw_ways_to_train(c):
     ranks = c.draw_ranks(True)
     schedules = ["gpipe", "1f1b", "interleaved:2", "looped-bfs:2", "zb-h1", "zb-v"]
     return ranks + c.maybe("--recompute", ["**", layers]) + c.maybe("--bucket", ["4K", "1M"]) + draw_offloading(c) + \
+        c.flag("--check", 0.1) + \
         (c.maybe("--pipeline-schedule", schedules, 0.6) if any("pp=" in word for word in ranks) else [])
 
 

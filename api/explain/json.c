@@ -117,12 +117,13 @@ json_t *explain_make_json(const struct tess_explanation *e, int64_t positions, b
 	for (int32_t i = 0; i < e->ndims; i++)
 		json_array_append_new(mesh, json_pack("{s:s, s:i}", "name", e->dim_names[i], "size",
 		                                      (int)e->dim_sizes[i]));
-	o = json_pack("{s:s, s:s, s:i, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:s*}", "model",
-	              e->model, "plan", e->plan, "ranks", (int)e->nranks, "mesh", mesh, "tokens",
-	              (json_int_t)e->tokens, "positions", (json_int_t)positions, "elements",
-	              (json_int_t)e->elements, "active", (json_int_t)e->active, "parameters",
-	              make_parameters_json(e), "collectives", make_collectives_json(e), "stages",
-	              make_stages_json(e), "assumed", e->assumed);
+	o = json_pack("{s:s, s:s, s:i, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:s*, s:s*}",
+	              "model", e->model, "plan", e->plan, "ranks", (int)e->nranks, "mesh", mesh,
+	              "tokens", (json_int_t)e->tokens, "positions", (json_int_t)positions,
+	              "elements", (json_int_t)e->elements, "active", (json_int_t)e->active,
+	              "parameters", make_parameters_json(e), "collectives",
+	              make_collectives_json(e), "stages", make_stages_json(e), "assumed",
+	              e->assumed, "all_expert_rows", e->all_expert_rows);
 	if (!explain_add_memory_json(e, positions, o)) {
 		json_decref(o);
 		return NULL;

@@ -210,8 +210,11 @@ static void print_expected(const struct tess_explanation *e, FILE *f)
 	if (sent)
 		fprintf(f,
 		        "(all_to_all of experts: a rank sends %s in all, at most; %s if rows "
-		        "request all experts equally often)\n",
+		        "request all experts equally often.\nEach rank has memory for all rows, so "
+		        "none is dropped)\n",
 		        explain_format_bytes(sent, a), explain_format_bytes(expected, b));
+	if (e->all_expert_rows)
+		fprintf(f, "(experts exchange all rows: %s)\n", e->all_expert_rows);
 }
 
 static tess_status print_collectives(const struct tess_explanation *e, FILE *f)

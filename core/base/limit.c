@@ -13,6 +13,7 @@ static const struct limit {
 	const char *name, *counts, *option;
 } limits[] = {
 	{ EMFILE, NULL, RLIMIT_NOFILE, "RLIMIT_NOFILE", "open files", "-n" },
+	{ EFBIG, NULL, RLIMIT_FSIZE, "RLIMIT_FSIZE", "bytes of a file", "-f" },
 	{ ENOMEM, "no memory", RLIMIT_AS, "RLIMIT_AS", "bytes of address space", "-v" },
 	{ ENOMEM, "out of memory", RLIMIT_AS, "RLIMIT_AS", "bytes of address space", "-v" },
 	{ ENOMEM, "failed to map segment", RLIMIT_AS, "RLIMIT_AS", "bytes of address space", "-v" },

@@ -9,15 +9,21 @@
 #include <string.h>
 #include <unistd.h>
 
-void tess_rank_cpus_read(struct tess_rank_cpus *out)
+void tess_host_read_id(char out[static TESS_HOST_ID])
 {
-	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
 
-	memset(out, 0, sizeof *out);
-	if (!f || !fgets(out->host, sizeof out->host, f))
-		gethostname(out->host, sizeof out->host - 1);
+	memset(out, 0, TESS_HOST_ID);
+	if (!f || !fgets(out, TESS_HOST_ID, f))
+		gethostname(out, TESS_HOST_ID - 1);
 	if (f)
 		fclose(f);
+}
+
+void tess_rank_cpus_read(struct tess_rank_cpus *out)
+{
+	memset(out, 0, sizeof *out);
+	tess_host_read_id(out->host);
 	if (sched_getaffinity(0, sizeof out->may_use, &out->may_use))
 		CPU_ZERO(&out->may_use);
 	tess_cpu_quota_read("", &out->quota);

@@ -7,11 +7,16 @@
 
 #include <sched.h>
 
+enum { TESS_HOST_ID = 64 };
+
 struct tess_rank_cpus { /* exchanged as bytes between ranks */
-	char host[64]; /* id of the running kernel, equal for ranks that have CPUs in common */
+	char host[TESS_HOST_ID]; /* equal for ranks that have CPUs in common */
 	cpu_set_t may_use;
 	struct tess_cpu_quota quota;
 };
+
+/* Reads the id of the running kernel, which processes of one host have in common. */
+void tess_host_read_id(char out[static TESS_HOST_ID]);
 
 void tess_rank_cpus_read(struct tess_rank_cpus *out);
 

@@ -280,6 +280,9 @@ struct tess_explanation {
 	const char *widest;
 	/* Bytes that are gathered for it at once; the step of a rank includes them. */
 	uint64_t widest_bytes;
+	/* Why modules of experts exchange all rows, although their style is for rows that request
+	 * an expert of the rank; NULL: none does. */
+	const char *all_expert_rows;
 };
 
 /*

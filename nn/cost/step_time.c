@@ -5,6 +5,7 @@
 #include "core/shard/move.h"
 #include "nn/cost/step_trace.h"
 #include "nn/cost/step_work.h"
+#include "nn/lower/row_exchange.h"
 #include "nn/op/kinds.h"
 #include "nn/program/storage.h"
 
@@ -22,6 +23,12 @@ uint64_t tess_step_count_sent(const struct tess_step *s, struct tess_cut cut)
 	nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
 	return tess_move_count_reduced(sizeof(float) * s->sum.count, nodes, s->sum.share != NULL,
 	                               cut.nranks);
+}
+
+double tess_step_count_expected(const struct tess_step *s, struct tess_cut cut)
+{
+	return s->kind == TESS_STEP_COLL && s->counts_of ? s->counts_of->expected
+	                                                 : (double)tess_step_count_sent(s, cut);
 }
 
 struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
@@ -242,13 +249,6 @@ static const char *choose_call(const struct tess_machine *m, const struct tess_s
 	return s->sum.share ? "reduce_scatter" : "all_reduce";
 }
 
-/* Returns the bytes that a rank is expected to send; they may depend on routing. */
-static double count_expected(const struct tess_step *s, struct tess_cut cut)
-{
-	return s->kind == TESS_STEP_COLL && s->expected > 0 ? s->expected
-	                                                    : (double)tess_step_count_sent(s, cut);
-}
-
 struct tess_step_call tess_step_find_call(const struct tess_machine *m,
                                           const struct tess_program *p, int32_t rank,
                                           const struct tess_step *s)
@@ -260,7 +260,7 @@ struct tess_step_call tess_step_find_call(const struct tess_machine *m,
 		.name = choose_call(m, s),
 		.nranks = cut.nranks,
 		.stride = p->mesh.dim[s->along].stride,
-		.bytes = count_expected(s, cut) * (values ? m->width / 4 : 1),
+		.bytes = tess_step_count_expected(s, cut) * (values ? m->width / 4 : 1),
 	};
 }
 

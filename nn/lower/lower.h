@@ -54,9 +54,9 @@ struct tess_step {
 		};
 		struct { /* COLL */
 			struct tess_coll coll;
-			/* if each run sets the counts, which are those of the worst case before:
-			 * the bytes that the rank is expected to send; else 0 */
-			double expected;
+			/* what sets the counts in each run, which are those of the worst case
+			 * before; NULL: they are constant */
+			const struct tess_row_exchange *counts_of;
 		};
 		struct { /* ROWS; packs: before the all_to_all, else after it */
 			struct tess_row_exchange *rows;

@@ -111,8 +111,8 @@ static void limit_counts(const struct tess_row_exchange *x, int64_t top, uint64_
 	}
 }
 
-/* Sets the counts to those of the worst case; returns the elements that the rank should send. */
-static double count_blocks(struct tess_row_exchange *x, int64_t experts, int64_t top)
+/* Sets the counts to those of the worst case, and the bytes that the rank is expected to send. */
+static void count_blocks(struct tess_row_exchange *x, int64_t experts, int64_t top)
 {
 	double expected = 0;
 
@@ -125,7 +125,7 @@ static double count_blocks(struct tess_row_exchange *x, int64_t experts, int64_t
 		                     x->returns ? q : x->rank, &x->recv_counts[q], NULL);
 	}
 	limit_counts(x, top, x->returns ? x->recv_counts : x->send_counts);
-	return expected;
+	x->expected = sizeof(float) * expected;
 }
 
 static struct value add_block_buffer(struct build *b, const struct tess_row_exchange *x,
@@ -189,12 +189,10 @@ void build_add_expert_rows(struct build *b, const struct tess_record *rec)
 	struct tess_row_exchange *x = make_exchange(b, rec);
 	struct value sent, received;
 	struct tess_coll *c;
-	double expected;
 
 	if (!x)
 		return;
-	expected = count_blocks(x, rec->in[1]->dim[1]->size,
-	                        (int64_t)rec->num[TESS_REC_EXPERT_ROWS_TOP]);
+	count_blocks(x, rec->in[1]->dim[1]->size, (int64_t)rec->num[TESS_REC_EXPERT_ROWS_TOP]);
 	sent = add_block_buffer(b, x, x->send_counts);
 	received = add_block_buffer(b, x, x->recv_counts);
 	add_exchange_step(b, rec, x, true, &x->sent, &sent);
@@ -202,6 +200,6 @@ void build_add_expert_rows(struct build *b, const struct tess_record *rec)
 	c->send_counts = x->send_counts;
 	c->recv_counts = x->recv_counts;
 	if (!b->status)
-		b->l->step[b->l->nsteps - 1]->expected = sizeof(float) * expected;
+		b->l->step[b->l->nsteps - 1]->counts_of = x;
 	add_exchange_step(b, rec, x, false, &x->received, &received);
 }

@@ -37,6 +37,7 @@ struct tess_row_exchange {
 	struct tess_view out; /* all rows, or own rows */
 	float *sent, *received; /* blocks of the all_to_all between the two steps */
 	uint64_t *send_counts, *recv_counts; /* elements, by rank; set by the first step */
+	double expected; /* bytes that this rank sends if rows request all experts equally often */
 	const float **from; /* [nranks + nnodes]: scratch of the last step */
 };
 

@@ -215,6 +215,8 @@ struct tess_program {
 	int32_t logits_stage; /* the stage that computes the logits; 0: there is no pipeline */
 	/* mesh dimension that cuts the logits by vocabulary before they are gathered; -1: none */
 	int32_t vocabulary_along;
+	/* why experts exchange all rows, though their style is for requested ones; NULL: none do */
+	const char *all_expert_rows;
 	bool check; /* add steps that check the outputs of each record */
 	/* TESS_LOCATION_...: of weights between uses, if the style does not choose */
 	int32_t rest_location;

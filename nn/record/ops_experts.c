@@ -75,12 +75,12 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 /* ---- experts --------------------------------------------------------------------------------- */
 
 /*
- * TESS_ROWS_FEWER sends requested rows if ranks request at most FEWER_SHARE of all rows, since
- * packing copies each row twice more. In inference ranks also need FEWER_ROWS rows on average
- * (docs/benchmarks.md).
+ * TESS_ROWS_FEWER sends requested rows if ranks request at most FEWER_SHARE of all rows, and the
+ * others have at least FEWER_BYTES a rank. Packing copies each row twice more, so over shared
+ * memory, the backend with the least to gain, fewer savings do not pay (docs/benchmarks.md).
  */
-#define FEWER_SHARE 0.6
-enum { FEWER_ROWS = 16 };
+#define FEWER_SHARE 0.5
+enum { FEWER_BYTES = 768 << 10 };
 
 struct expert_exchange { /* of rows with the ranks that hold their experts */
 	int32_t along; /* the mesh dimension; -1: the style requests none */
@@ -316,37 +316,51 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 
 /* ---- exchanges of rows ----------------------------------------------------------------------- */
 
-/*
- * Returns whether sending requested rows moves clearly fewer bytes than a gather of all rows. Rows
- * that are replicated need no gather.
- */
-static bool sends_fewer_bytes(const struct tess_recorder *r, const struct mixture *e)
+/* Returns the share of the rows that a rank requests on average. */
+static double find_average_share(const struct tess_dim *experts, int64_t top, int32_t nranks)
 {
-	const struct tess_dim *experts = e->routing->dim[1];
-	int32_t n = r->p->mesh.dim[e->rows.along].size;
 	double shares = 0;
 
-	if (e->rows.replicated || (!r->p->training && e->x->dim[0]->size < FEWER_ROWS * n))
-		return false;
-	for (int32_t q = 0; q < n; q++)
-		shares += tess_experts_find_share(experts->size, e->top,
-		                                  tess_dim_get_owned_size(experts, n, q));
-	return shares <= FEWER_SHARE * n;
+	for (int32_t q = 0; q < nranks; q++)
+		shares += tess_experts_find_share(experts->size, top,
+		                                  tess_dim_get_owned_size(experts, nranks, q));
+	return shares / nranks;
 }
 
-/* Returns whether rows are exchanged by request. */
-static bool choose_request(const struct tess_recorder *r, const struct mixture *e)
+/*
+ * Returns why sending requested rows is not clearly faster than a gather of all rows, or NULL. Rows
+ * that are replicated need no gather.
+ */
+static const char *find_few_savings(const struct tess_recorder *r, const struct mixture *e)
+{
+	int32_t n = r->p->mesh.dim[e->rows.along].size;
+	double share = find_average_share(e->routing->dim[1], e->top, n);
+	double bytes = sizeof(float) * (double)e->x->dim[0]->size * (double)e->x->dim[1]->size / n;
+
+	if (e->rows.replicated)
+		return "each rank has all of them";
+	if (share > FEWER_SHARE)
+		return "a rank requests most of them";
+	return bytes * (1 - share) < FEWER_BYTES ? "requested rows alone would save few bytes"
+	                                         : NULL;
+}
+
+/* Returns why all rows are exchanged; NULL: each rank gets the rows that it requests. */
+static const char *find_why_all_rows(const struct tess_recorder *r, const struct mixture *e)
 {
 	const struct tess_program *p = r->p;
 
-	if (p->mesh.dim[e->rows.along].size < 2 || !tess_program_is_on_host(p) ||
-	    !tess_program_is_exact(p))
-		return false;
+	if (p->mesh.dim[e->rows.along].size < 2)
+		return "there is one rank";
+	if (!tess_program_is_on_host(p))
+		return "the host, which counts requested rows, cannot read the device's memory";
+	if (!tess_program_is_exact(p))
+		return "the device adds in an order of its own";
 	for (int32_t i = 0; i < p->mesh.ndims; i++)
 		if (i != e->rows.along && tess_place_is(e->x->place[i], TESS_SHARD, 0))
-			return false;
-	return e->m[e->rows.along].style->expert_rows == TESS_ROWS_REQUESTED ||
-	       sends_fewer_bytes(r, e);
+			return "another mesh dimension cuts them";
+	return e->m[e->rows.along].style->expert_rows == TESS_ROWS_FEWER ? find_few_savings(r, e)
+	                                                                 : NULL;
 }
 
 /* Finds the mesh dimension whose style exchanges rows of experts that are cut along it. */
@@ -385,11 +399,15 @@ static bool send_rows(struct tess_recorder *r, struct mixture *e)
 {
 	const char *module = e->m->site.module;
 	int32_t i = e->rows.along = find_exchange_dim(r, e);
+	const char *why;
 
 	if (i < 0)
 		return true;
 	e->rows.replicated = !tess_place_is(e->x->place[i], TESS_SHARD, 0);
-	e->rows.requested = choose_request(r, e);
+	why = find_why_all_rows(r, e);
+	e->rows.requested = !why;
+	if (why && r->p->mesh.dim[i].size > 1)
+		r->p->all_expert_rows = why;
 	if (e->rows.replicated || !e->rows.requested)
 		e->x = tess_tensor_move(r, e->x, i, tess_place_replicate(), module);
 	if (e->rows.requested)

@@ -185,32 +185,45 @@ static void add_columns(float *to, const float *left, const float *right, int64_
 		to[k] = left[k] + right[k];
 }
 
-/*
- * Adds columns [at, at + n) of the results of a row; part[i]: that of node i, or NULL. A node that
- * the row does not request leaves the sum unchanged.
- */
+struct row_sum { /* a stack of sums of some columns: sum[i] is in level[i], elsewhere, or NULL */
+	const float *sum[SUM_LEVELS + 1];
+	float *level[SUM_LEVELS + 1];
+	float memory[SUM_LEVELS + 1][SUM_COLUMNS];
+};
+
+/* Adds sum[i + 1] to sum[i]. Results that the row does not request, NULL, leave a sum unchanged. */
+static void merge_sums(struct row_sum *s, int32_t i, int64_t n)
+{
+	const float *left = s->sum[i], *right = s->sum[i + 1];
+
+	if (left && right) {
+		add_columns(s->level[i], left, right, n);
+		s->sum[i] = s->level[i];
+	} else if (right) {
+		float *unused = s->level[i];
+
+		s->sum[i] = right;
+		s->level[i] = s->level[i + 1];
+		s->level[i + 1] = unused;
+	}
+}
+
+/* Adds columns [at, at + n) of the results of a row; part[i]: that of node i, or NULL. */
 static void add_results(const struct tess_row_exchange *x, const float *const *part, int64_t at,
                         int64_t n, float *to)
 {
-	float level[SUM_LEVELS][SUM_COLUMNS];
-	const float *stack[SUM_LEVELS + 1];
+	struct row_sum s;
 	int32_t top = 0;
 
+	for (int32_t i = 0; i <= SUM_LEVELS; i++)
+		s.level[i] = s.memory[i];
 	for (int32_t i = 0; i < x->nnodes; i++) {
-		stack[top++] = part[i] ? part[i] + at : NULL;
-		for (int32_t m = 0; m < x->node[i].merges; m++) {
-			const float *right = stack[--top], *left = stack[top - 1];
-
-			if (left && right) {
-				add_columns(level[top - 1], left, right, n);
-				stack[top - 1] = level[top - 1];
-			} else {
-				stack[top - 1] = left ? left : right;
-			}
-		}
+		s.sum[top++] = part[i] ? part[i] + at : NULL;
+		for (int32_t m = 0; m < x->node[i].merges; m++)
+			merge_sums(&s, --top - 1, n);
 	}
 	for (int64_t k = 0; k < n; k++) /* + 0.0f: no finished sum is -0 */
-		to[k] = stack[0] ? tess_one_nan(stack[0][k] + 0.0f) : 0.0f;
+		to[k] = s.sum[0] ? tess_one_nan(s.sum[0][k] + 0.0f) : 0.0f;
 }
 
 /* Finds the results of the nodes that own row i requests; *from[q]: the next received of rank q. */

@@ -148,6 +148,23 @@ START_TEST(all_ranks_name_the_difference)
 }
 END_TEST
 
+START_TEST(ranks_offload_the_same_weights)
+{
+	static const char differs[] =
+		"rank 1: TESSERA_OFFLOAD_MIN is \"8\", but \"7\" on rank 0; " OPTIONS;
+	static const char options[] = " --steps 1 --batch 2 --sequence 16 --offload-weights .";
+	char text[TEXT];
+	int status = command_run(
+		text, TEXT,
+		"cd '%s' && '%s' launch -n 2 -- sh -c 'TESSERA_OFFLOAD_MIN=$((7 + RANK)) exec "
+		"\"%s\" train same --data \"" DATA "/texts/stories.jsonl\" %s' 2>&1",
+		scratch, TESSERA, TESSERA, options);
+
+	ck_assert_msg(status == 1, "%d: %s", status, text);
+	ck_assert_int_ge(count_occurrences(text, differs), 2);
+}
+END_TEST
+
 START_TEST(ranks_have_one_check)
 {
 	char text[TEXT];
@@ -258,6 +275,7 @@ int main(void)
 	tcase_add_loop_test(t, all_ranks_name_the_difference, 0,
 	                    (int)(sizeof cases / sizeof *cases));
 	tcase_add_test(t, ranks_have_one_check);
+	tcase_add_test(t, ranks_offload_the_same_weights);
 	tcase_add_test(t, threads_compare_checkpoints);
 	tcase_add_test(t, threads_compare_saves);
 	failed = suite_end(r);

@@ -177,10 +177,13 @@ static uint64_t get_block_length(const struct conform_case *c, int32_t a, int32_
 {
 	if (!c->uneven)
 		return c->count;
+	/* a rank without elements; in an all_to_all out of place, one that sends none, and one that
+	 * receives none */
+	if (c->count &&
+	    (c->kind == TESS_ALL_TO_ALL ? a == 1 || b == (c->in_place ? 1 : 2) : b == 1))
+		return 0;
 	if (c->kind == TESS_ALL_TO_ALL)
 		return c->count + (uint64_t)(c->in_place ? a + b : a * 2 + b * 3) % 4;
-	if (b == 1 && c->count)
-		return 0; /* a rank without elements */
 	return c->count + (uint64_t)(b * 3 + 1) % 4;
 }
 

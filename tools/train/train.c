@@ -248,11 +248,22 @@ static tess_status check_train_step(struct train_options *a)
 	                                     a->batch / a->micro, a->rows.sequence, &options);
 }
 
+/* Ranks that keep different weights in files make different calls. */
+static tess_status compare_offload_options(const struct train_options *a)
+{
+	return a->offload_optimizer || a->offload_weights
+	               ? tess_tool_add_compared("TESSERA_OFFLOAD_MIN",
+	                                        tess_option_get("offload_min"))
+	               : TESS_OK;
+}
+
 static tess_status run_train(struct train_options *a, char **argv, int *exit_status)
 {
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
+	if (!st)
+		st = compare_offload_options(a);
 	if (!st)
 		st = tess_tool_set_flight(a->flight, launched);
 	if (!st && launched)

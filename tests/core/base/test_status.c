@@ -84,6 +84,9 @@ START_TEST(names_limits)
 		tess_error(),
 		"rank 0: rank 1: Too many open files; the limit is 77 open files (RLIMIT_NOFILE): "
 		"raise it with ulimit -n");
+	ck_assert_str_eq(fail_at_limit(RLIMIT_FSIZE, 102400, TESS_ENOMEM, strerror(EFBIG)),
+	                 "File too large; the limit is 102400 bytes of a file (RLIMIT_FSIZE): "
+	                 "raise it with ulimit -f");
 	ck_assert_str_eq(fail_at_limit(RLIMIT_NPROC, 12345, TESS_EIO, strerror(EAGAIN)),
 	                 "Resource temporarily unavailable; the limit is 12345 processes and "
 	                 "threads of a user (RLIMIT_NPROC): raise it with ulimit -u");
