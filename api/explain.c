@@ -710,6 +710,8 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 	if (!st)
 		st = tess_optimizer_read(&mine, &optimizer);
 	if (!st)
+		st = tess_trainer_check_math(mine.math);
+	if (!st)
 		st = tess_mesh_shape_parse(mesh, nranks, &shape);
 	if (!st)
 		st = tess_strategy_complete(&mine, &shape, &strategy);

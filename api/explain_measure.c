@@ -240,6 +240,7 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	t.state_location = tess_location_parse(x->training->offload_optimizer);
 	model.rest_location = tess_location_parse(x->training->offload_weights);
 	model.tile = x->training->tile;
+	model.math = x->training->math;
 	st = lengths ? tess_planned_model_record_training(&model, &x->mesh, &t, x->pipeline, out)
 	             : TESS_ENOMEM;
 	tess_arena_free(&arena);

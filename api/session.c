@@ -147,6 +147,7 @@ static tess_status make_record_options(const struct tess_planned_model *p,
 		                             .positions = p->positions,
 		                             .device = p->device,
 		                             .values = p->values,
+		                             .math = p->math,
 		                             .rest_location = p->rest_location };
 	return tess_run_read_offload(&out->offload_min, &out->offload_bucket);
 }
@@ -163,7 +164,6 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 	options.nselected = nselected;
 	options.kv_dtype = p->kv_dtype;
 	options.weights = p->weights;
-	options.math = p->math;
 	options.logits_root = TESS_LOGITS_CUT;
 	return st ? st : record_checked(p, &options, out);
 }

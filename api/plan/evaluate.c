@@ -74,6 +74,11 @@ static tess_status conclude_forecast(const struct evaluation *e, struct tess_for
 	f->limit = p->memory;
 	f->error = p->machine->error;
 	f->measured = p->machine->measured;
+	f->assumed = "";
+	if (p->options.math == TESS_BF16 && !tess_machine_has_bf16(p->machine))
+		f->assumed = "products of bf16 are assumed to take the time of those in f32: the "
+			     "machine file has no rates of them; measure the machine again by "
+			     "`tessera bench machine`";
 	return f->bound ? TESS_OK : TESS_ENOMEM;
 }
 

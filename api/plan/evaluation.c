@@ -123,6 +123,7 @@ tess_status evaluation_set_training(struct evaluation *e)
 		.offload_optimizer = s->offload_optimizer,
 		.offload_weights = s->offload_weights,
 		.tile = s->tile,
+		.math = o->math,
 	};
 	e->x.training = &e->training;
 	e->x.moments = e->planner->moments;

@@ -50,6 +50,26 @@ static tess_status check_planner_options(const struct tess_planner *p)
 	return TESS_OK;
 }
 
+/* Checks the dtype of products. Devices that add in any order are GPUs. */
+static tess_status check_planned_math(const struct tess_planner *p)
+{
+	const struct tess_planner_options *o = &p->options;
+	tess_status st = tess_trainer_check_math(o->math);
+
+	if (st || o->math != TESS_BF16)
+		return st;
+	if (!o->train)
+		return tess_fail(TESS_EINVAL, "products of bf16 are planned for training; leave "
+		                              "out math, or set train");
+	if (!p->machine->exact)
+		return tess_fail(TESS_EINVAL,
+		                 "machine %s: products of bf16 are for the cpu device; on a GPU "
+		                 "TESSERA_CUDA_MATH sets the dtype of products, and the rates of "
+		                 "the machine are those; leave out --math",
+		                 p->machine->name);
+	return TESS_OK;
+}
+
 static tess_status accept_op(const struct tess_op *op)
 {
 	(void)op;
@@ -76,6 +96,8 @@ static tess_status open_planner_parts(struct tess_planner *p, const char *dir)
 	struct tess_optimizer optimizer;
 	tess_status st = tess_machine_open(p->options.machine, &p->machine);
 
+	if (!st)
+		st = check_planned_math(p);
 	session.plan = "none";
 	session.weights = p->options.train ? 0 : p->options.weights;
 	session.kv_dtype = p->options.kv_dtype ? p->options.kv_dtype : TESS_F32;

@@ -65,8 +65,12 @@ struct tess_planner_options {
 	int32_t offload_optimizer;
 	/* Training: likewise those with state, weights and gradients in files. */
 	int32_t offload_weights;
+	/* Training: dtype of products, as in tess_trainer_options. TESS_BF16 is for machines of
+	 * CPUs: on a GPU the device sets it. */
+	int32_t math;
+	int32_t reserved;
 };
-TESS_TIGHT(tess_planner_options, offload_weights);
+TESS_TIGHT(tess_planner_options, reserved);
 
 /* What a step spends time on: indices of tess_forecast.terms. */
 enum {
@@ -175,6 +179,8 @@ struct tess_forecast {
 	/* Bytes that a rank reads from there in a step, and writes there, at most. */
 	double disk_read;
 	double disk_written;
+	/* What the forecast assumes because the machine file lacks it; "": nothing. */
+	const char *assumed;
 };
 
 /* A model, what to do with it, and a machine. */

@@ -6,6 +6,7 @@
 #include "nn/cost/machines.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -399,6 +400,33 @@ bool tess_machine_has_op(const struct tess_machine *m, const char *op)
 	return find_rates(m, op) != NULL;
 }
 
+bool tess_machine_has_bf16(const struct tess_machine *m)
+{
+	for (int32_t i = 0; i < m->nrates; i++)
+		if (strstr(m->rates[i].op, TESS_MACHINE_BF16))
+			return true;
+	return false;
+}
+
+/* Returns the rates of an op, or those that stand for it. */
+static const struct tess_machine_rates *choose_rates(const struct tess_machine *m, const char *op,
+                                                     const char *class)
+{
+	const struct tess_machine_rates *r = find_rates(m, op);
+	const char *bf16 = strstr(op, TESS_MACHINE_BF16);
+	char key[256];
+
+	if (!r && bf16) {
+		snprintf(key, sizeof key, "%s%s", class, bf16);
+		r = find_rates(m, key);
+	}
+	if (!r && bf16) {
+		snprintf(key, sizeof key, "%.*s", (int)(bf16 - op), op);
+		r = find_rates(m, key);
+	}
+	return r ? r : find_rates(m, class);
+}
+
 /*
  * Interpolates between points: the mean of the logarithms of their rates, weighted by 1 / d^4, d
  * the distance in the logarithms of rows and work.
@@ -421,10 +449,8 @@ static double interpolate_rate(const struct tess_machine_rates *r, double rows, 
 double tess_machine_compute(const struct tess_machine *m, const char *op, const char *class,
                             double rows, double work)
 {
-	const struct tess_machine_rates *r = find_rates(m, op);
+	const struct tess_machine_rates *r = choose_rates(m, op, class);
 
-	if (!r)
-		r = find_rates(m, class);
 	if (work <= 0)
 		return 0;
 	return work / (interpolate_rate(r, rows, work / (rows > 1 ? rows : 1)) * m->share);

@@ -45,8 +45,10 @@ enum {
 struct tess_machine_point { /* a measured rate: logarithms to base 2 */
 	double rows, work, rate; /* work: of one row; 0 if it is below 1 */
 };
+#define TESS_MACHINE_BF16 ":bf16" /* the end of keys of steps with products of bf16 */
 struct tess_machine_rates {
-	const char *op; /* "linear", "linear+glu"; or a class: "product", "attention", "memory" */
+	/* "linear", "linear+glu"; or a class: "product", "attention", "memory"; "linear:bf16" */
+	const char *op;
 	int32_t npoints;
 	struct tess_machine_point *point;
 };
@@ -120,12 +122,15 @@ void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training);
 
 /*
  * Returns the seconds of `work` in `rows` rows, without latency, by the rates of `op`; those of
- * `class` ("product") if it has none.
+ * `class` ("product") if it has none. An op with products of bf16 that has none, nor its class with
+ * them, has those of f32.
  */
 double tess_machine_compute(const struct tess_machine *m, const char *op, const char *class,
                             double rows, double work);
 /* Returns whether the file has rates of this op by itself. */
 bool tess_machine_has_op(const struct tess_machine *m, const char *op);
+/* Returns whether the rates of tess_machine_choose include products of bf16. */
+bool tess_machine_has_bf16(const struct tess_machine *m);
 
 /*
  * Returns the seconds of a call in which each rank sends `bytes`, among `nranks` ranks `stride`

@@ -76,6 +76,7 @@ struct started { /* a call or a transfer that is not waited for yet */
 
 struct timed_op { /* an op by its work; alike layers repeat it */
 	int32_t kind;
+	bool bf16;
 	struct tess_step_parts parts;
 	double seconds;
 };
@@ -159,10 +160,13 @@ static double find_op_time(struct walk *w, int32_t kind, const struct tess_step_
 {
 	struct tess_step_parts p = get_parts(w, work);
 	struct timed_op *t = find_timed(w, kind, &p);
+	char name[TESS_STEP_NAME];
 
-	if (t->kind != kind || memcmp(&t->parts, &p, sizeof p) != 0)
-		*t = (struct timed_op){ kind, p,
-			                time_parts(w, op_get_kind_name(kind), work->class, p) };
+	if (t->kind == kind && t->bf16 == work->bf16 && !memcmp(&t->parts, &p, sizeof p))
+		return t->seconds;
+	snprintf(name, sizeof name, "%s%s", op_get_kind_name(kind),
+	         work->bf16 ? TESS_MACHINE_BF16 : "");
+	*t = (struct timed_op){ kind, work->bf16, p, time_parts(w, name, work->class, p) };
 	return t->seconds;
 }
 
@@ -174,7 +178,7 @@ static bool add_measured_step(struct walk *w, const struct tess_op *op,
 
 	if (!op->next)
 		return false;
-	tess_step_work_name(op, name);
+	tess_step_work_name(op, work->bf16, name);
 	if (!tess_machine_has_op(w->m, name))
 		return false;
 	add_time(w, work->class, time_parts(w, name, work->class, get_parts(w, work)));

@@ -2,6 +2,7 @@
 #include "nn/cost/step_work.h"
 
 #include "nn/op/kinds.h"
+#include "nn/op/operands.h"
 
 #include <stdio.h>
 
@@ -34,6 +35,7 @@ void tess_step_work_add(const struct tess_op *op, const struct tess_op_known *kn
 		w->rows = (double)(op->nin && op->in[0].ndim ? op->in[0].shape[0] : 1);
 	if (!w->nops++ || class < w->class)
 		w->class = class;
+	w->bf16 = w->bf16 || op_get_math(op) == TESS_BF16;
 	tess_op_add_cost(op, known, &w->cost);
 }
 
@@ -47,7 +49,7 @@ struct tess_step_parts tess_step_work_get_parts(const struct tess_step_work *w)
 	return (struct tess_step_parts){ parts, w->cost.part_rows / parts, work / parts };
 }
 
-void tess_step_work_name(const struct tess_op *op, char name[static TESS_STEP_NAME])
+void tess_step_work_name(const struct tess_op *op, bool bf16, char name[static TESS_STEP_NAME])
 {
 	size_t at = 0;
 
@@ -55,4 +57,6 @@ void tess_step_work_name(const struct tess_op *op, char name[static TESS_STEP_NA
 	for (; op && at < TESS_STEP_NAME; op = op->next)
 		at += (size_t)snprintf(name + at, TESS_STEP_NAME - at, "%s%s", at ? "+" : "",
 		                       op_get_kind_name(op->kind));
+	if (bf16 && at < TESS_STEP_NAME)
+		snprintf(name + at, TESS_STEP_NAME - at, TESS_MACHINE_BF16);
 }

@@ -12,6 +12,7 @@
 
 struct tess_step_work { /* zeroed: no op */
 	int32_t nops, class; /* class: TESS_TERM_PRODUCT, _ATTENTION or _MEMORY */
+	bool bf16; /* products of bf16 */
 	double rows; /* of the first op */
 	struct tess_op_cost cost;
 };
@@ -30,8 +31,8 @@ struct tess_step_parts {
 struct tess_step_parts tess_step_work_get_parts(const struct tess_step_work *w);
 
 enum { TESS_STEP_NAME = 128 };
-/* Joins the names of the ops of a step, as in machine files: "norm+linear". */
-void tess_step_work_name(const struct tess_op *op, char name[static TESS_STEP_NAME]);
+/* Joins the names of the ops of a step, as in machine files: "norm+linear", "linear:bf16". */
+void tess_step_work_name(const struct tess_op *op, bool bf16, char name[static TESS_STEP_NAME]);
 /* Returns the class of a kind of op. */
 int32_t tess_op_classify(int32_t kind);
 

@@ -213,6 +213,31 @@ bool op_is_math(double number)
 	return number == 0 || number == TESS_F32 || number == TESS_BF16;
 }
 
+int32_t op_get_math(const struct tess_op *op)
+{
+	int32_t at;
+
+	switch (op->kind) {
+	case TESS_OP_LINEAR:
+	case TESS_OP_LINEAR_DX:
+		at = TESS_LINEAR_MATH;
+		break;
+	case TESS_OP_LINEAR_DW:
+		at = TESS_LINEAR_DW_MATH;
+		break;
+	case TESS_OP_EXPERTS:
+	case TESS_OP_EXPERTS_D:
+		at = TESS_EXPERTS_MATH;
+		break;
+	case TESS_OP_EXPERTS_DW:
+		at = TESS_EXPERTS_DW_MATH;
+		break;
+	default:
+		return 0;
+	}
+	return op->nnum > at ? (int32_t)op->num[at] : 0;
+}
+
 const char *op_check_weight(const struct tess_op *op, const struct tess_tree *t, int32_t ntree,
                             const struct tess_view *w, double math)
 {

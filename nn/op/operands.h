@@ -68,6 +68,8 @@ const char *op_check_weight(const struct tess_op *op, const struct tess_tree *t,
 
 /* Returns whether a number is a dtype of products: 0, TESS_F32 or TESS_BF16. */
 bool op_is_math(double number);
+/* Returns the dtype of the products of an op; 0: the device's own, or there are none. */
+int32_t op_get_math(const struct tess_op *op);
 
 /* Returns whether rate and site are valid, and the last operand, `at`, is the key of the step. */
 bool op_is_dropout(const struct tess_op *op, double rate, double site, int32_t at);

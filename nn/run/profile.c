@@ -106,6 +106,7 @@ static void add_sample(struct tess_profile *p, const struct tess_op *op, int64_t
 	}
 	parts = tess_step_work_get_parts(&work);
 	s->class = work.class;
+	s->bf16 = work.bf16;
 	s->rows = parts.rows;
 	s->work = parts.work;
 	s->parts = parts.parts;

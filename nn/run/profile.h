@@ -30,6 +30,7 @@ struct tess_profile { /* the profile of one rank; zeroed: nothing has run */
 	struct tess_profile_sample { /* a step with ops */
 		uint8_t kind[TESS_PROFILE_OPS];
 		int32_t class; /* TESS_TERM_... */
+		bool bf16; /* products of bf16 */
 		double rows, work; /* of one of `parts`, as in machine files */
 		double parts;
 		int64_t ns;

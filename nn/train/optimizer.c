@@ -152,3 +152,17 @@ double tess_schedule_get(const struct tess_schedule *s, int64_t step)
 	tess_thread_state_restore(&callers);
 	return lr;
 }
+
+tess_status tess_trainer_check_math(int32_t dtype)
+{
+	if (dtype == TESS_F16)
+		return tess_fail(TESS_EINVAL,
+		                 "products of f16: gradients below 6e-8 would be 0, and values "
+		                 "above 65504 infinite, without the scaling of losses, which is "
+		                 "not offered; use TESS_BF16 (--math bf16), which has the range "
+		                 "of f32");
+	if (dtype && dtype != TESS_F32 && dtype != TESS_BF16)
+		return tess_fail(TESS_EINVAL, "products of dtype %d; use 0, TESS_F32 or TESS_BF16",
+		                 (int)dtype);
+	return TESS_OK;
+}

@@ -32,4 +32,7 @@ tess_status tess_optimizer_run(const struct tess_optimizer *o,
                                const struct tess_opened_device *device, const struct tess_weight *w,
                                const struct tess_optimizer_values *v);
 
+/* Checks a dtype of products of training: 0, TESS_F32 or TESS_BF16. TESS_EINVAL. */
+tess_status tess_trainer_check_math(int32_t dtype);
+
 #endif

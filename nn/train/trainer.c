@@ -107,21 +107,6 @@ static tess_status check_offload_option(const char *name, const char *value,
 	return st;
 }
 
-/* Checks the dtype of products. */
-static tess_status check_product_dtype(int32_t dtype)
-{
-	if (dtype == TESS_F16)
-		return tess_fail(TESS_EINVAL,
-		                 "products of f16: gradients below 6e-8 would be 0, and values "
-		                 "above 65504 infinite, without the scaling of losses, which is "
-		                 "not offered; use TESS_BF16 (--math bf16), which has the range "
-		                 "of f32");
-	if (dtype && dtype != TESS_F32 && dtype != TESS_BF16)
-		return tess_fail(TESS_EINVAL, "products of dtype %d; use 0, TESS_F32 or TESS_BF16",
-		                 (int)dtype);
-	return TESS_OK;
-}
-
 tess_status tess_trainer_check(const struct tess_trainer_options *options)
 {
 	struct tess_trainer_options mine = { .size = sizeof mine }, *o = &mine;
@@ -138,7 +123,7 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 		st = tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
 		               (int)o->threads, (long long)o->positions);
 	if (!st)
-		st = check_product_dtype(o->math);
+		st = tess_trainer_check_math(o->math);
 	if (!st)
 		st = tess_run_check_options(o->threads, 0);
 	if (!st)

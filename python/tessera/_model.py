@@ -127,7 +127,8 @@ def _find_dtype(argument: str, name: str | None) -> int:
     if name is None or name in allowed and name in ("auto", "file"):
         return 0
     if name not in allowed:
-        raise ValueError(f"{argument}={name!r}: use {' or '.join(allowed)}")
+        why = "; in f16, gradients below 6e-8 would be 0" if (argument, name) == ("math", "f16") else ""
+        raise ValueError(f"{argument}={name!r}: use {' or '.join(allowed)}{why}")
     return C["TESS_" + name.upper()]
 
 

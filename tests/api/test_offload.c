@@ -77,7 +77,8 @@ static tess_status train_micro_steps(struct tess_trainer *t, const struct job *j
 
 	for (int step = j->first; step < j->end && !st; step++) {
 		struct tess_batch micro[2];
-		int nmicro = j->varies ? 1 + step / 2 % 2 : 2;
+		/* one in steps that are refused: the update may begin in the last one */
+		int nmicro = j->varies ? 1 + step / 2 % 2 : j->refused ? 1 : 2;
 		int nsequences = j->varies ? SEQUENCES - step % 2 : SEQUENCES;
 
 		for (int k = 0; k < 2; k++) {

@@ -175,6 +175,12 @@ static const struct {
 	  "sequences of 513 ids; the checkpoint was made for 512 positions" },
 	{ { .machine = "h100", .prompt = 512, .tokens = 1 }, TESS_EINVAL, "sequences of 513 ids" },
 	{ { .machine = "h100", .train = 1, .optimizer = 9 }, TESS_EINVAL, "optimizer" },
+	{ { .machine = "h100", .train = 1, .math = TESS_F16 },
+	  TESS_EINVAL,
+	  "gradients below 6e-8" },
+	{ { .machine = "h100", .train = 1, .math = TESS_BF16 },
+	  TESS_EINVAL,
+	  "machine h100: products of bf16 are for the cpu device" },
 };
 
 START_TEST(options_that_are_wrong)
@@ -186,6 +192,67 @@ START_TEST(options_that_are_wrong)
 	ck_assert_int_eq(tess_planner_open(data, &o, &p), wrong[_i].status);
 	expect_part(tess_error(), wrong[_i].says);
 	ck_assert_ptr_null(p);
+}
+END_TEST
+
+/* Products of bf16 have rates of their own, routers those of f32; other terms stay. */
+static const char half_as_wide[] =
+	"{\"name\":\"fast\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
+	"\"product\":[[1,1e6,1e10]],\"attention\":[[1,1e5,5e9]],\"memory\":[[1,1e3,1e10]]},"
+	"\"training_rates\":{\"product\":[[1,1e6,1e10]],\"product:bf16\":[[1,1e6,4e10]],"
+	"\"linear_dw:bf16\":[[1,1e6,1e18]],\"experts_dw:bf16\":[[1,1e6,1e18]],"
+	"\"attention\":[[1,1e5,5e9]],\"memory\":[[1,1e3,1e10]]}},"
+	"\"links\":{\"within\":{\"default\":[[2,1e-6,1e10]]}}}";
+
+/* Predicts a step with products of `math` on one rank. */
+static struct tess_forecast forecast_math(const char *model, const char *with, int32_t math)
+{
+	const struct tess_planner_options o = { .size = sizeof o,
+		                                .train = 1,
+		                                .machine = with,
+		                                .batch = BATCH,
+		                                .sequence = LENGTH,
+		                                .math = math };
+	const struct tess_strategy s = { .size = sizeof s, .mesh = "tp=1", .plan = "none" };
+	const struct tess_forecast *f;
+	struct tess_forecast copy;
+	struct tess_planner *p;
+
+	ck_assert_msg(!tess_planner_open(model, &o, &p), "%s", tess_error());
+	ck_assert_msg(!tess_planner_forecast(p, &s, &f), "%s", tess_error());
+	copy = *f;
+	ck_assert_int_eq(*f->assumed != '\0', math == TESS_BF16 && with == machine);
+	if (*f->assumed)
+		expect_part(f->assumed, "products of bf16 are assumed to take the time of those in "
+		                        "f32");
+	tess_planner_close(p);
+	return copy;
+}
+
+/*
+ * A forward, the gradients of values and those of weights have a third of the products each: the
+ * first two at four times the rate, the last one in no time. Experts compute their forward again;
+ * routers stay in f32.
+ */
+START_TEST(products_of_bf16)
+{
+	const char *model = _i ? getenv("MIXTURE_DIR") : data;
+	char path[512];
+	struct tess_forecast f, b, same;
+	double factor;
+
+	snprintf(path, sizeof path, "%s", scratch_write_text("fast.json", half_as_wide));
+	f = forecast_math(model, path, TESS_F32);
+	b = forecast_math(model, path, TESS_BF16);
+	for (int i = 0; i < TESS_TIMES; i++)
+		ck_assert(i == TESS_TIME_PRODUCTS || f.terms[i] == b.terms[i]);
+	ck_assert_double_eq(f.memory, b.memory);
+	factor = b.terms[TESS_TIME_PRODUCTS] / f.terms[TESS_TIME_PRODUCTS];
+	ck_assert_msg(fabs(factor - (_i ? 0.184 : 1.0 / 6)) < 1e-3, "%g", factor);
+	/* a file without rates of them */
+	same = forecast_math(model, machine, TESS_BF16);
+	f = forecast_math(model, machine, 0);
+	ck_assert_double_eq(same.seconds, f.seconds);
 }
 END_TEST
 
@@ -716,6 +783,7 @@ int main(void)
 	tcase_add_loop_test(t, memory_is_that_of_the_run, 0, sizeof cases / sizeof *cases);
 	tcase_add_loop_test(t, refusals_are_those_of_the_run, 0, sizeof refused / sizeof *refused);
 	tcase_add_loop_test(t, options_that_are_wrong, 0, sizeof wrong / sizeof *wrong);
+	tcase_add_loop_test(t, products_of_bf16, 0, 2);
 	tcase_add_test(t, searches);
 	tcase_add_loop_test(t, best_of_all_candidates, 0,
 	                    sizeof whole_searches / sizeof *whole_searches);

@@ -742,6 +742,10 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_planner_open(dir, NULL, OUT(tess_planner)));
 		ROW(tess_planner_open(dir, PLANNER(.machine = NULL), OUT(tess_planner)));
 		ROW(tess_planner_open(dir, PLANNER(.machine = "h100"), NULL));
+		ROW(tess_planner_open(dir, PLANNER(.machine = "h100", .math = TESS_BF16),
+		                      OUT(tess_planner)));
+		ROW(tess_planner_open(dir, PLANNER(.machine = "h100", .math = TESS_F16),
+		                      OUT(tess_planner)));
 		ROW(tess_planner_forecast(NULL, STRATEGY(.mesh = "tp=2"),
 		                          (const struct tess_forecast **)&nothing));
 		ROW(tess_planner_search(NULL, 1, 1, (const struct tess_forecast *const **)&nothing,

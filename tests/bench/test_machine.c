@@ -30,6 +30,9 @@ static void expect_measured(struct tess_machine *m, int32_t ranks, bool training
 		                                  "sample" };
 	static const char *const steps[] = { "linear_dx", "linear_dw", "attention_d",
 		                             "experts_d", "loss",      "adamw" };
+	static const char *const bf16[] = { "linear:bf16",  "linear_dx:bf16", "linear_dw:bf16",
+		                            "experts:bf16", "experts_d:bf16", "experts_dw:bf16",
+		                            "product:bf16" };
 
 	tess_machine_choose(m, ranks, training);
 	for (int i = 0; i < 5 && !training; i++)
@@ -37,6 +40,10 @@ static void expect_measured(struct tess_machine *m, int32_t ranks, bool training
 	for (int i = 0; i < 6 && training; i++)
 		ck_assert_msg(tess_machine_has_op(m, steps[i]), "no %s", steps[i]);
 	ck_assert(!tess_machine_has_op(m, training ? "sample" : "adamw"));
+	ck_assert_int_eq(tess_machine_has_bf16(m), training);
+	for (int i = 0; i < 7 && training; i++)
+		ck_assert_msg(tess_machine_has_op(m, bf16[i]), "no %s", bf16[i]);
+	ck_assert(!tess_machine_has_op(m, "attention:bf16"));
 	ck_assert_double_gt(tess_machine_compute(m, "linear", "product", 4, 1e6), 0);
 	ck_assert_double_gt(tess_machine_compute(m, "other", "memory", 4, 1e6), 0);
 }
@@ -165,6 +172,40 @@ START_TEST(points_give_times)
 }
 END_TEST
 
+/* Products of bf16 have rates of their own, those of their class, or those in f32. */
+START_TEST(rates_of_bf16)
+{
+	struct tess_machine *m;
+
+	ck_assert_msg(
+		!tess_machine_open(
+			write_machine(FILE_OF(
+				"\"device\": {\"memory\": 1e9, \"latency\": 0, "
+				"\"rates\": " RATES("1e9") ", \"training_rates\": "
+							   "{\"linear:bf16\": [[1, 100, 7e9]], "
+							   "\"product:bf16\": [[1, 100, 5e9]], "
+							   "\"linear\": [[1, 100, 3e9]], "
+							   "\"product\": [[1, 100, 2e9]], "
+							   "\"attention\": [[1, 0, 1e9]], "
+							   "\"memory\": [[1, 10, 2e9]]}}",
+				GOOD_LINKS)),
+			&m),
+		"%s", tess_error());
+	ck_assert(!tess_machine_has_bf16(m)); /* in generation */
+	expect_close_rate(tess_machine_compute(m, "linear:bf16", "product", 1, 100), 100 / 1e9);
+	tess_machine_choose(m, 1, true);
+	ck_assert(tess_machine_has_bf16(m));
+	expect_close_rate(tess_machine_compute(m, "linear:bf16", "product", 1, 100), 100 / 7e9);
+	expect_close_rate(tess_machine_compute(m, "experts:bf16", "product", 1, 100), 100 / 5e9);
+	expect_close_rate(tess_machine_compute(m, "linear", "product", 1, 100), 100 / 3e9);
+	expect_close_rate(tess_machine_compute(m, "experts", "product", 1, 100), 100 / 2e9);
+	/* as if the file had none of its class */
+	expect_close_rate(tess_machine_compute(m, "linear_dx:bf16", "attention", 1, 100),
+	                  100 / 1e9);
+	tess_machine_close(m);
+}
+END_TEST
+
 static const struct {
 	const char *text, *words;
 } damaged[] = {
@@ -239,6 +280,7 @@ int main(void)
 	tcase_add_test(t, removes_its_files_after_an_interrupt);
 	tcase_add_loop_test(t, refused_options, 0, (int)(sizeof refused / sizeof *refused));
 	tcase_add_test(t, points_give_times);
+	tcase_add_test(t, rates_of_bf16);
 	tcase_add_loop_test(t, damaged_files, 0, (int)(sizeof damaged / sizeof *damaged));
 	tcase_add_test(t, names);
 	failed = suite_end(r);

@@ -187,6 +187,9 @@ START_TEST(styles_that_it_finds_run)
 	                   "\"links\":{\"within\":{\"default\":[[2,1e-6,1e11]]}}}");
 	plan_data(text, "-n 2 --styles --machine slow.json --top 8 --train " SIZES);
 	expect_part(text, "\n\nPLAN");
+	ck_assert_ptr_null(strstr(text, "are assumed"));
+	plan_data(text, "-n 2 --math bf16 --styles --machine slow.json --top 1 --train " SIZES);
+	expect_part(text, "\nproducts of bf16 are assumed to take the time of those in f32: ");
 	plan_data(text, "-n 2 --styles --machine slow.json --top 8 --json --train " SIZES);
 	n = read_lines(text, line);
 	for (int i = 0; i < n; i++) {
@@ -307,12 +310,16 @@ static const struct {
 	int status;
 	const char *says;
 } refusals[] = {
-	{ "-n 2 --math bf16 " FORECAST, 2, "no such option: --math; see tessera plan --help" },
 	{ "-n 2 --train", 2, "--machine is missing: a100, h100, h200, or a file of" },
 	{ "--machine h100 --train", 2, "-n is missing: the number of ranks" },
 	{ "-n 2 --machine b300 --train", 1, "there is no machine \"b300\"; use a100, h100" },
 	{ "-n 2 --machine ./none.json --train", 1, "none.json" },
-	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence, --optimizer, --offload-optimizer" },
+	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence, --optimizer, --math, --offload-opt" },
+	{ "-n 2 --machine h100 --math bf16", 2,
+	  "--math, --offload-optimizer and --offload-weights" },
+	{ "-n 2 --machine h100 --train --math f16", 2, "--math f16: must be f32 or bf16; f16 has" },
+	{ "-n 2 --machine h100 --train --math bf16", 1,
+	  "machine h100: products of bf16 are for the cpu device; on a GPU TESSERA_CUDA_MATH" },
 	{ "-n 2 --machine h100 --train --max-tokens 8", 2, "leave out --train" },
 	{ "-n 2 --memory 1MB " FORECAST, 1,
 	  "nothing fits in 0.001 GB;\n  2 ranks need at least 0.00" },

@@ -82,6 +82,8 @@ def test_errors_name_the_cause(data):
     for name, value in (("kv_memory", "1K"), ("threads", 1.5), ("offload_weights", "/tmp")):
         with pytest.raises(TypeError, match=f"load: {name}={value!r}: give "):
             tessera.load(data, **{name: value})
+    with pytest.raises(ValueError, match="math='f16': use f32 or bf16; in f16, gradients below 6e-8 would be 0"):
+        tessera.load(data, math="f16")
     with tessera.load(data, weights="file", kv="auto", overrides="model.layers.*.mlp=isolated") as model:
         assert model.explain(json=True)
 

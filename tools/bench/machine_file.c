@@ -43,6 +43,14 @@ static double find_latency(const struct machine_set *s)
 	return least;
 }
 
+/* Names the class of a point as a key; products of bf16 have one of their own. */
+static void name_point_class(const struct machine_point *p, char key[static TESS_STEP_NAME])
+{
+	const char *bf16 = strstr(p->key, TESS_MACHINE_BF16);
+
+	snprintf(key, TESS_STEP_NAME, "%s%s", tess_term_get_name(p->class), bf16 ? bf16 : "");
+}
+
 /* A class is for single ops that are not listed; what is no op is only listed. */
 static bool stands_for_class(const struct machine_point *p)
 {
@@ -80,13 +88,15 @@ static json_t *make_rates(const struct machine_set *s, bool training, double lat
 		const struct machine_point *p = &s->point[i];
 		double work = p->work / (p->rows > 1 ? p->rows : 1), rate,
 		       seconds = p->seconds - latency, least = p->seconds / 8;
+		char class[TESS_STEP_NAME];
 
 		if (p->rows <= 0 || p->work <= 0 || p->training != training)
 			continue;
 		rate = p->work / (seconds > least ? seconds : least);
 		add_rate_point(rates, p->key, p->rows, work, rate);
+		name_point_class(p, class);
 		if (stands_for_class(p))
-			add_rate_point(rates, tess_term_get_name(p->class), p->rows, work, rate);
+			add_rate_point(rates, class, p->rows, work, rate);
 	}
 	return rates;
 }

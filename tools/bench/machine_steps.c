@@ -240,11 +240,14 @@ static tess_status time_trainings(struct step_rank *r, struct tess_trainer *t, i
 	return st;
 }
 
-static tess_status measure_training_steps(struct step_rank *r, int64_t deadline)
+/* math: the dtype of products. */
+static tess_status measure_training_steps(struct step_rank *r, int32_t math, int64_t deadline)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .threads = r->job->options->threads,
-		                                .ignore_unexpected = 1 };
+		                                .ignore_unexpected = 1,
+		                                .math = math };
+	int64_t first = r->profile.nsamples;
 	char dir[4096];
 	struct tess_trainer *t;
 	tess_status st;
@@ -254,11 +257,10 @@ static tess_status measure_training_steps(struct step_rank *r, int64_t deadline)
 
 	if (st)
 		return st;
-	r->first_training = r->profile.nsamples;
 	tess_trainer_set_profile(t, &r->profile);
 	st = time_trainings(r, t, deadline);
 	if (!st)
-		st = include_waits(r, r->first_training);
+		st = include_waits(r, first);
 	tess_trainer_set_profile(t, NULL);
 	tess_trainer_close(t);
 	return st;
@@ -335,7 +337,7 @@ static void name_sample(const struct tess_profile_sample *s, char name[static TE
 		if (i)
 			op[i - 1].next = &op[i];
 	}
-	tess_step_work_name(op, name);
+	tess_step_work_name(op, s->bf16, name);
 }
 
 static tess_status collect_samples(struct step_rank *r, struct machine_result *out)
@@ -368,7 +370,7 @@ static tess_status collect_samples(struct step_rank *r, struct machine_result *o
 
 static tess_status measure_steps_of_rank(struct step_rank *r)
 {
-	int64_t half = (int64_t)(0.5e9 * r->job->seconds), began = tess_now();
+	int64_t third = (int64_t)(1e9 / 3 * r->job->seconds), began = tess_now();
 	tess_status st;
 
 	r->ids = model_make_ids(4096, 500, 1);
@@ -376,8 +378,11 @@ static tess_status measure_steps_of_rank(struct step_rank *r)
 	st = r->ids && r->rest ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(r->all, st, "bench");
 	if (!st)
-		st = measure_generation(r, began + half);
-	return st ? st : measure_training_steps(r, began + 2 * half);
+		st = measure_generation(r, began + third);
+	r->first_training = r->profile.nsamples;
+	if (!st)
+		st = measure_training_steps(r, TESS_F32, began + 2 * third);
+	return st ? st : measure_training_steps(r, TESS_BF16, began + 3 * third);
 }
 
 tess_status machine_measure_steps(struct tess_world *w, void *job, void *result)

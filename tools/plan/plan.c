@@ -69,6 +69,7 @@ static tess_status parse_plan_options(int argc, char **argv, struct plan_options
 	const struct tess_tool_section sections[] = {
 		{ "Ranks", rank_options, .to = a },
 		{ "Training", training_options, .to = a },
+		{ "", tess_tool_math_options, .to = &a->session },
 		{ "Generation", generation_options, .to = a },
 		{ "Output", output_options, .to = a },
 		{ 0 },
@@ -83,10 +84,11 @@ static tess_status parse_plan_options(int argc, char **argv, struct plan_options
 		                 "`tessera bench machine --out FILE`");
 	if (!a->ranks && !a->strategies)
 		return tess_fail(TESS_EINVAL, "-n is missing: the number of ranks");
-	if (!a->train &&
-	    (a->sequence || a->optimizer || a->offload_optimizer || a->offload_weights))
-		return tess_fail(TESS_EINVAL, "--sequence, --optimizer, --offload-optimizer and "
-		                              "--offload-weights are of training; add --train");
+	if (!a->train && (a->sequence || a->optimizer || a->session.math || a->offload_optimizer ||
+	                  a->offload_weights))
+		return tess_fail(TESS_EINVAL,
+		                 "--sequence, --optimizer, --math, --offload-optimizer and "
+		                 "--offload-weights are of training; add --train");
 	if (a->train && (a->prompt || a->tokens))
 		return tess_fail(TESS_EINVAL, "--prompt-tokens and --max-tokens are of "
 		                              "generation; leave out --train");
@@ -104,6 +106,7 @@ static tess_status open_planner_of(const struct plan_options *a, struct tess_pla
 		                                .prompt = a->prompt,
 		                                .tokens = a->tokens,
 		                                .optimizer = a->optimizer,
+		                                .math = a->session.math,
 		                                .styles = a->styles,
 		                                .offload_optimizer = a->offload_optimizer,
 		                                .offload_weights = a->offload_weights };

@@ -8,6 +8,7 @@ struct plan_options {
 	const char *model, *machine, *out, *consider, *strategies;
 	uint64_t memory;
 	int32_t ranks, batch, sequence, prompt, tokens, optimizer, most;
+	struct tess_tool_session session; /* its math */
 	bool train, explore, json, styles, offload_optimizer, offload_weights;
 };
 

@@ -74,6 +74,8 @@ static void print_error(const struct plan_options *a, const struct tess_forecast
 		       a->machine, f->error * 100, *f->measured ? ", on " : "", f->measured);
 	else
 		printf("the error of times with %s was not measured\n", a->machine);
+	if (*f->assumed)
+		printf("%s\n", f->assumed);
 }
 
 void plan_print_table(const struct plan_options *a, const struct tess_forecast *const *f, int32_t n)
@@ -287,14 +289,15 @@ tess_status plan_print_json(const struct tess_forecast *f)
 
 	if (st)
 		return st;
-	o = json_pack("{s:o, s:i, s:b, s:f, s:f, s:o, s:o, s:f, s:f, s:f, s:f, s:o, s:f, s:s, s:f}",
-	              "strategy", json_loads(strategy, 0, NULL), "ranks", (int)f->nranks, "fits",
-	              (int)f->fits, "seconds", f->seconds, "tokens_per_second", f->rate, "terms",
-	              list_terms(f->terms, times, TESS_TIMES), "calls", list_call_texts(f),
-	              "prompt_seconds", f->prompt_seconds, "token_seconds", f->token_seconds,
-	              "memory", f->memory, "limit", f->limit, "holds",
-	              list_terms(f->holds, memories, TESS_MEMORIES), "sent", f->sent, "bound",
-	              f->bound, "mean_error", f->error);
+	o = json_pack(
+		"{s:o, s:i, s:b, s:f, s:f, s:o, s:o, s:f, s:f, s:f, s:f, s:o, s:f, s:s, s:f, s:s}",
+		"strategy", json_loads(strategy, 0, NULL), "ranks", (int)f->nranks, "fits",
+		(int)f->fits, "seconds", f->seconds, "tokens_per_second", f->rate, "terms",
+		list_terms(f->terms, times, TESS_TIMES), "calls", list_call_texts(f),
+		"prompt_seconds", f->prompt_seconds, "token_seconds", f->token_seconds, "memory",
+		f->memory, "limit", f->limit, "holds",
+		list_terms(f->holds, memories, TESS_MEMORIES), "sent", f->sent, "bound", f->bound,
+		"mean_error", f->error, "assumed", f->assumed);
 	if (o && f->disk > 0)
 		json_object_set_new(o, "disk",
 		                    json_pack("{s:f, s:f, s:f, s:f}", "bytes", f->disk, "limit",

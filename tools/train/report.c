@@ -210,7 +210,7 @@ void train_report_math(const struct train_options *a)
 	if (a->session.math == TESS_BF16 && !has_bf16_products())
 		fprintf(stderr,
 		        "tessera train: --math bf16: no AVX512_BF16 instructions here, so steps "
-		        "have the same bits and are not faster than with --math f32\n");
+		        "have the same bits and are slower than with --math f32\n");
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

@@ -45,6 +45,7 @@ tess_status tess_styles_record_tail(struct style_search *s, const int32_t *spec,
 	tess_status st = text ? tess_plan_open(model.model, text, NULL, 0, &model.plan)
 	                      : tess_fail(TESS_ENOMEM, "out of memory for a plan");
 
+	model.math = s->planner->options.math;
 	if (!st) {
 		st = s->planner->options.train
 		             ? tess_planned_model_record_training(&model, &s->mesh, &training, NULL,
