@@ -227,6 +227,8 @@ tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t k
 	if (!st && keep < 0)
 		st = tess_fail(TESS_EINVAL, "tess_trainer_save: %d saves are kept", (int)keep);
 	if (!st)
+		st = tess_trainer_settle(t);
+	if (!st)
 		st = tess_trainer_check_usable(t);
 	if (st)
 		return st;

@@ -166,6 +166,8 @@ tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **s
 	char *text = NULL;
 	struct save *s;
 
+	if (!st)
+		st = tess_trainer_settle(t);
 	if (st)
 		return st;
 	s = calloc(1, sizeof *s);

@@ -187,9 +187,12 @@ void build_add_gradient_run(struct build *b);
  * Announce weights that are in a file, or in memory of the host next to a device, or whose state
  * is, once they are final (final.c). The plan is made before that of gradients, which expects each
  * part and announces it when it is stored. Writes of gradients to files do the same when they start
- * and end; each record announces its weights after its steps.
+ * and end; each record announces its weights after its steps. Before the first step that reads a
+ * trained weight, the run awaits it.
  */
 void build_plan_final(struct build *b);
+void build_await_weight(struct build *b, const struct tess_weight *w);
+void build_await_record(struct build *b, const struct tess_record *rec);
 void build_expect_gradient(struct build *b, const struct tess_weight *w);
 void build_announce_gradient(struct build *b, const struct tess_weight *w);
 void build_announce_record(struct build *b, const struct tess_record *rec);

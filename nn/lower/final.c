@@ -7,6 +7,7 @@
 
 struct build_final {
 	bool *wanted; /* by weight: it is announced, once */
+	bool *awaited; /* by weight: it is, or need not be */
 	int32_t *last; /* by weight: the last record that has it */
 	int32_t *left; /* by weight: parts of its gradient that are not stored yet */
 };
@@ -21,7 +22,7 @@ static bool has_values_elsewhere(const struct tess_program *p)
 	return false;
 }
 
-/* Chooses the weights that are announced: no tables of tied heads. */
+/* Chooses the weights that are awaited, and announced: no tables of tied heads. */
 static void choose_weights(struct build *b, struct build_final *f)
 {
 	const struct tess_program *p = b->p;
@@ -29,7 +30,8 @@ static void choose_weights(struct build *b, struct build_final *f)
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i];
 
-		f->wanted[i] = tess_weight_is_trained(p, w) && !w->table &&
+		f->awaited[i] = !tess_weight_is_trained(p, w);
+		f->wanted[i] = !f->awaited[i] && !w->table &&
 		               (tess_weight_has_stored_state(p, w, b->l->rank) ||
 		                tess_weight_is_fetched(p, w, b->l->rank));
 	}
@@ -52,10 +54,11 @@ void build_plan_final(struct build *b)
 	f = TESS_NEW(arena, struct build_final, 1);
 	if (f) {
 		f->wanted = TESS_NEW(arena, bool, b->p->nweights);
+		f->awaited = TESS_NEW(arena, bool, b->p->nweights);
 		f->last = TESS_NEW(arena, int32_t, b->p->nweights);
 		f->left = TESS_NEW(arena, int32_t, b->p->nweights);
 	}
-	if (!f || !f->wanted || !f->last || !f->left) {
+	if (!f || !f->wanted || !f->awaited || !f->last || !f->left) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
@@ -96,4 +99,20 @@ void build_announce_record(struct build *b, const struct tess_record *rec)
 			build_add_step(b, TESS_STEP_FINAL)->final_weight = NULL;
 	for (int32_t i = 0; i < rec->nweight; i++)
 		announce_weight(b, rec->weight[i]);
+}
+
+void build_await_weight(struct build *b, const struct tess_weight *w)
+{
+	const struct tess_weight *home = tess_weight_get_home(w);
+
+	if (!b->final || b->status || b->final->awaited[home->index])
+		return;
+	b->final->awaited[home->index] = true;
+	build_add_step(b, TESS_STEP_AWAIT)->final_weight = home;
+}
+
+void build_await_record(struct build *b, const struct tess_record *rec)
+{
+	for (int32_t i = 0; i < rec->nweight; i++)
+		build_await_weight(b, rec->weight[i]);
 }

@@ -334,6 +334,7 @@ static void fetch_shares(struct build *b, int32_t i)
 
 static void start_item(struct build *b, struct item *t)
 {
+	build_await_weight(b, t->weight);
 	if (t->weight->rest_cut) {
 		start_gather(b, t);
 	} else {

@@ -202,6 +202,7 @@ static void lower_records(struct build *b, struct value *dense)
 			continue;
 		enter_record(b, rec);
 		b->tile = 0;
+		build_await_record(b, rec);
 		if (b->gathers)
 			build_gather_weights(b);
 		lower_record(b, rec);

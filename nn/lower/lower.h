@@ -24,6 +24,7 @@ enum {
 	TESS_STEP_CHECK,
 	TESS_STEP_TRANSFER, /* moves elements between memory and a file (nn/offload/offload.h) */
 	TESS_STEP_FINAL, /* a weight may be updated (final.c), or all losses are computed */
+	TESS_STEP_AWAIT, /* waits for a weight that may still be updated after the last step */
 	TESS_STEP_ROWS, /* packs or unpacks the rows of an all_to_all (row_exchange.h) */
 	TESS_STEP_WAIT /* waits for a started COLL, SUM or TRANSFER */
 };
@@ -75,7 +76,7 @@ struct tess_step {
 		};
 		struct tess_transfer *transfer; /* TRANSFER; binding sets its memory */
 		struct tess_check *check; /* CHECK */
-		const struct tess_weight *final_weight; /* FINAL; NULL: the losses */
+		const struct tess_weight *final_weight; /* FINAL, AWAIT; NULL: the losses */
 	};
 	/* while under way: the calls of a COLL or SUM, and the previously started step */
 	struct tess_work *work;

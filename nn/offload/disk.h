@@ -20,7 +20,12 @@
 #include <tessera/plugin.h>
 
 enum { TESS_DISK_ALIGN = 4096 }; /* alignment of fast requests: address, offset and bytes */
-enum { TESS_DISK_BLOCK = 4 << 20, TESS_DISK_DEPTH = 8 }; /* bytes of a block; blocks under way */
+enum { TESS_DISK_BLOCK = 4 << 20 }; /* bytes of a block */
+/*
+ * Blocks under way. 8 keep a disk busy; more, since no block is started during an op, for which the
+ * disk must have enough to do.
+ */
+enum { TESS_DISK_DEPTH = 32 };
 
 struct tess_disk;
 

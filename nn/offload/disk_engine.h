@@ -28,9 +28,11 @@ struct tess_disk_block {
 	int32_t retries; /* since it last moved a byte */
 };
 
+enum { TESS_DISK_THREADS = 8 }; /* at most, of an engine without io_uring */
+
 struct tess_disk_engine {
 	const char *name; /* a value of the option disk_io */
-	/* Returns 0 or an errno. fd is borrowed. At most TESS_DISK_DEPTH blocks are under way. */
+	/* Returns 0 or an errno. fd is borrowed. At most TESS_DISK_DEPTH blocks are submitted. */
 	int (*open)(int fd, void **out);
 	/* Accepts a block, which is started at the latest by the next flush. */
 	void (*submit)(void *self, struct tess_disk_block *b);

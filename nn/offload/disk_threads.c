@@ -19,7 +19,7 @@ struct disk_pool {
 	int32_t nqueued, idle; /* blocks in `queued`; threads that wait for one */
 	bool closes;
 	int32_t nthreads; /* started when they are first needed */
-	pthread_t thread[TESS_DISK_DEPTH];
+	pthread_t thread[TESS_DISK_THREADS];
 };
 
 static void append_disk_block(struct block_list *list, struct tess_disk_block *b)
@@ -121,7 +121,7 @@ static void submit_to_pool(void *self, struct tess_disk_block *b)
 
 	pthread_mutex_lock(&pool->lock);
 	append_disk_block(&pool->queued, b);
-	if (++pool->nqueued > pool->idle && pool->nthreads < TESS_DISK_DEPTH)
+	if (++pool->nqueued > pool->idle && pool->nthreads < TESS_DISK_THREADS)
 		grow_pool(pool); /* without it, the other threads take the block later */
 	pthread_cond_signal(&pool->work);
 	pthread_mutex_unlock(&pool->lock);

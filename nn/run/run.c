@@ -129,6 +129,10 @@ static tess_status announce_final(const struct tess_step *s, const struct tess_r
 
 	if (!calls)
 		return TESS_OK;
+	if (s->kind == TESS_STEP_AWAIT) {
+		calls->await_weight(calls->self, s->final_weight);
+		return TESS_OK;
+	}
 	return s->final_weight ? calls->take_weight(calls->self, s->final_weight)
 	                       : calls->take_losses(calls->self);
 }
@@ -158,6 +162,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 			tess_row_exchange_unpack(s->rows);
 		return TESS_OK;
 	case TESS_STEP_FINAL:
+	case TESS_STEP_AWAIT:
 		return announce_final(s, groups);
 	case TESS_STEP_WAIT:
 		return wait_for_step(s->of, d, groups, under_way);
@@ -209,7 +214,7 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 	if (s->kind == TESS_STEP_OP || s->kind == TESS_STEP_CALL)
 		tess_profile_add_op(p, s->kind == TESS_STEP_OP ? &s->op : NULL, began);
 	else if (s->kind != TESS_STEP_CHECK && s->kind != TESS_STEP_FINAL &&
-	         call->kind != TESS_STEP_TRANSFER)
+	         s->kind != TESS_STEP_AWAIT && call->kind != TESS_STEP_TRANSFER)
 		tess_profile_add_call(p, is_sent_to_one(call) ? NULL : get_step_group(groups, call),
 		                      began);
 	p->ns += tess_now() - began;

@@ -11,7 +11,9 @@
 
 enum { TESS_GRAPHS_NONE, TESS_GRAPHS_OPS, TESS_GRAPHS_CALLS };
 
-struct tess_final_calls { /* callbacks of a run during the backward */
+struct tess_final_calls { /* callbacks of a run about updates of weights */
+	/* Called before the first step that reads w. Blocking. */
+	void (*await_weight)(void *self, const struct tess_weight *w);
 	/*
 	 * Called when all losses of the micro-batch are computed, in the same step on all ranks.
 	 * Collective. A failure ends the run.

@@ -4,6 +4,9 @@
  * are final, by a thread (update_thread.h). Next to a device with memory of its own, the rank
  * changes those in memory of the host: it queues the ops of the backward before the device runs
  * them, and works while it would wait.
+ *
+ * Where only state is in files, a step does not wait for the end of the update: the next forward
+ * waits for each weight before it reads it.
  */
 #include "core/base/status.h"
 #include "nn/program/agree.h"
@@ -12,6 +15,15 @@
 #include <math.h>
 #include <tessera/util/clock.h>
 
+/* Waits until a weight has the values of the last step, unless that fails: settle reports it. */
+static void await_weight(void *self, const struct tess_weight *w)
+{
+	struct tess_trainer *t = self;
+
+	if (t->is_updating && t->update_thread)
+		tess_update_thread_await(t->update_thread, w);
+}
+
 /* Begins the update unless a loss of the step is not finite on some rank. Collective. */
 static tess_status begin_if_finite(void *self)
 {
@@ -19,9 +31,14 @@ static tess_status begin_if_finite(void *self)
 	struct tess_early_update *e = &t->early;
 	int64_t began = tess_now();
 	int32_t bad = e->is_nonfinite;
-	tess_status st = tess_device_move(&t->device, "loss", t->losses, e->losses,
-	                                  (uint64_t)e->nlosses * sizeof *t->losses);
+	tess_status st;
 
+	if (!e->is_last)
+		return TESS_OK;
+	st = tess_early_update_settle(t);
+	if (!st)
+		st = tess_device_move(&t->device, "loss", t->losses, e->losses,
+		                      (uint64_t)e->nlosses * sizeof *t->losses);
 	if (st)
 		return st;
 	for (int64_t i = 0; i < e->nlosses; i++)
@@ -52,6 +69,17 @@ static tess_status add_final_weight(void *self, const struct tess_weight *w)
 	return TESS_OK;
 }
 
+/* Returns whether all weights and gradients are in memory, and no weight is shared after it. */
+static bool keeps_weights_in_memory(const struct tess_parameters *s)
+{
+	const struct tess_program *p = s->program;
+
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (tess_location_is_apart(p, p->weight[i]->rest_location))
+			return false;
+	return !tess_parameters_are_shared(s);
+}
+
 tess_status tess_early_update_open(struct tess_trainer *t)
 {
 	const struct tess_pinned_device d = { t->device.table, t->device.self, t->device.stream };
@@ -59,6 +87,8 @@ tess_status tess_early_update_open(struct tess_trainer *t)
 
 	t->may_update_early = tess_update_may_be_early(t->clip, t->balance, t->pipeline != NULL) &&
 	                      (tess_device_is_host(&t->device) || tess_pinned_overlaps(&d));
+	t->may_update_late = t->may_update_early && tess_device_is_host(&t->device) &&
+	                     keeps_weights_in_memory(&t->parameters);
 	if (!t->may_update_early)
 		return TESS_OK;
 	if (pinned)
@@ -71,9 +101,11 @@ tess_status tess_early_update_open(struct tess_trainer *t)
 void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimizer_step *step)
 {
 	t->early = (struct tess_early_update){ .step = *step };
-	t->early.calls = (struct tess_final_calls){ .take_losses = begin_if_finite,
+	t->early.calls = (struct tess_final_calls){ .await_weight = await_weight,
+		                                    .take_losses = begin_if_finite,
 		                                    .take_weight = add_final_weight,
 		                                    .self = t };
+	t->groups.final = t->may_update_early ? &t->early.calls : NULL;
 }
 
 void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_program *k,
@@ -85,7 +117,7 @@ void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_pr
 	e->nlosses = e->losses ? k->shape.ntokens : 0;
 	for (int64_t i = 0; i < n; i++)
 		e->is_nonfinite |= nonfinite[i];
-	t->groups.final = &e->calls;
+	e->is_last = true;
 }
 
 tess_status tess_early_update_execute(struct tess_trainer *t)
@@ -105,14 +137,40 @@ void tess_early_update_add_rest(struct tess_trainer *t)
 
 tess_status tess_early_update_finish(struct tess_trainer *t)
 {
-	if (!t->early.has_begun)
+	t->is_updating = t->early.has_begun && t->may_update_late;
+	if (!t->early.has_begun || (t->is_updating && t->update_thread))
 		return TESS_OK;
 	return t->update_thread ? tess_update_thread_finish(t->update_thread)
 	                        : tess_update_finish(&t->update);
 }
 
+void tess_early_update_count_moved(struct tess_trainer *t)
+{
+	for (int32_t i = 0; i < 2; i++) {
+		t->moved[0][i] += t->moved[1][i];
+		t->moved[1][i] = 0;
+	}
+}
+
+tess_status tess_early_update_settle(struct tess_trainer *t)
+{
+	tess_status st = TESS_OK;
+
+	if (!t->is_updating)
+		return TESS_OK;
+	t->is_updating = false;
+	if (t->update_thread)
+		st = tess_update_thread_finish(t->update_thread);
+	tess_early_update_count_moved(t);
+	st = tess_group_agree_status(t->parts.group, st, "optimizer");
+	if (st)
+		t->failed = t->step;
+	return st;
+}
+
 void tess_early_update_abandon(struct tess_trainer *t)
 {
+	t->is_updating = false;
 	if (t->early.has_begun && t->update_thread)
 		tess_update_thread_abandon(t->update_thread);
 	else if (t->early.has_begun)

@@ -420,8 +420,8 @@ static void copy_result(const struct tess_trainer *t, const struct step *s, bool
 		.nlabels = s->totals.nlabels,
 		.seconds = 1e-9 * (double)(tess_now() - began),
 		.communication = tess_group_size(t->parts.group) > 1 ? 1e-9 * (double)t->waited : 0,
-		.offload_read = t->moved[0][0] + t->moved[1][0],
-		.offload_written = t->moved[0][1] + t->moved[1][1],
+		.offload_read = t->moved[0][0],
+		.offload_written = t->moved[0][1],
 	};
 
 	r.size = out->size < sizeof r ? out->size : sizeof r;
@@ -456,8 +456,9 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 	if (!st)
 		st = tess_tied_copy_tables(&t->parameters, t->parts.along);
 	t->waited += tess_now() - began;
+	if (st)
+		t->failed = t->step + 1;
 	t->step += !st;
-	t->unusable = st != TESS_OK;
 	return st;
 }
 
@@ -483,7 +484,9 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	if (!st)
 		st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 	t->waited = tess_now() - began;
-	memset(t->moved, 0, sizeof t->moved);
+	memset(t->moved[0], 0, sizeof t->moved[0]);
+	if (!st && !lr)
+		st = tess_early_update_settle(t);
 	prepare_early_update(t, &s, lr);
 	if (!st)
 		st = compute_gradients(t, &s);
@@ -491,11 +494,13 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 		st = check_finite(t, &s);
 	if (st && t->early.has_begun) {
 		tess_early_update_abandon(t);
-		t->unusable = true;
+		t->failed = t->step + 1;
 	}
 	if (!st && lr)
 		st = clip_and_update(t, &s, *lr);
 	free(s.nonfinite);
+	if (!t->is_updating)
+		tess_early_update_count_moved(t);
 	if (!st && out)
 		copy_result(t, &s, lr != NULL, began, out);
 	return st;
@@ -503,11 +508,11 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 
 tess_status tess_trainer_check_usable(const struct tess_trainer *t)
 {
-	return t->unusable ? tess_fail(TESS_EIO,
-	                               "step %lld has failed after it had changed some weights; "
-	                               "close the trainer, and resume from the last save",
-	                               (long long)t->step + 1)
-	                   : TESS_OK;
+	return t->failed ? tess_fail(TESS_EIO,
+	                             "step %lld has failed after it had changed some weights; "
+	                             "close the trainer, and resume from the last save",
+	                             (long long)t->failed)
+	                 : TESS_OK;
 }
 
 /* Runs a step in the default floating-point state. lr NULL: without the optimizer. */
@@ -615,6 +620,8 @@ tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i,
 
 	if (!st && n && (root == -1 || root == tess_group_rank(t->parts.group)))
 		st = TESS_REQUIRE(out);
+	if (!st)
+		st = tess_early_update_settle(t);
 	if (st)
 		return st;
 	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
@@ -646,6 +653,11 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 	};
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
+}
+
+tess_status tess_trainer_settle(struct tess_trainer *t)
+{
+	return tess_early_update_settle(t);
 }
 
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t)

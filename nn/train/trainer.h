@@ -47,6 +47,11 @@ const struct tess_program *tess_trainer_get_program(const struct tess_trainer *t
  */
 void tess_trainer_set_profile(struct tess_trainer *t, struct tess_profile *p);
 
+/*
+ * Waits until the weights and the state are those of the last step, without which the inside must
+ * not be read. Collective. TESS_EIO: the disk failed, and the trainer is unusable.
+ */
+tess_status tess_trainer_settle(struct tess_trainer *t);
 /* The inside of a trainer, for saving and resuming. Borrowed. */
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t);
 const struct tess_trainer_parts *tess_trainer_get_parts(const struct tess_trainer *t);

@@ -233,8 +233,10 @@ void tess_trainer_include_lengths(struct tess_trainer_room *room,
 tess_status tess_trainer_reserve(struct tess_trainer *t, const struct tess_rank_program *l,
                                  const struct tess_trainer_room *room)
 {
-	tess_status st = tess_parameters_reserve_gradients(&t->parameters, l);
+	tess_status st = tess_early_update_settle(t);
 
+	if (!st)
+		st = tess_parameters_reserve_gradients(&t->parameters, l);
 	if (!st)
 		st = reserve_losses(t, room->ntokens);
 	if (!st)
@@ -410,7 +412,6 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 		tess_early_update_watch(t, k, nonfinite, totals->before);
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
-	t->groups.final = NULL;
 	if (!st)
 		st = tess_trainer_copy_losses(t, k, 0, 0, &balance);
 	if (!st)

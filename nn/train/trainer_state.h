@@ -18,6 +18,7 @@ struct tess_early_update { /* an update that begins before its step has all grad
 	struct tess_final_calls calls;
 	const float *losses; /* of the last micro-batch, in memory of the device */
 	int64_t nlosses;
+	bool is_last; /* the run is of the last micro-batch */
 	bool is_nonfinite; /* a loss of earlier micro-batches is */
 	bool has_begun;
 };
@@ -37,17 +38,19 @@ struct tess_trainer {
 	struct tess_parameters parameters;
 	struct tess_update update;
 	bool may_update_early; /* weights may change before the norm is known */
+	bool may_update_late; /* they may change until the next forward reads them */
+	bool is_updating; /* those of the last step still may */
 	struct tess_update_thread *update_thread; /* executes early updates; NULL: none */
 	struct tess_early_update early;
 	uint64_t seed; /* seed of dropout */
 	int64_t step; /* steps that have changed weights */
-	bool unusable; /* a step has failed after it had changed some weights */
+	int64_t failed; /* the step that has failed after it had changed some weights; 0: none */
 	int64_t nruns; /* runs of programs */
 	float *losses; /* losses of the rows of a step, in host memory: nlosses */
 	int64_t nlosses;
 	void *squares; /* sum over the gradient: a struct tess_accumulator on the device */
 	int64_t waited; /* ns of the current step in collectives */
-	/* bytes of the current step that are read and written: by the rank, and by the update */
+	/* bytes that are read and written: in the current step, and by an update under way */
 	uint64_t moved[2][2];
 	const char *schedule; /* of the pipeline: a name, or a file */
 	char *own_schedule; /* memory of `schedule`; NULL: none */
@@ -130,8 +133,7 @@ tess_status tess_early_update_open(struct tess_trainer *t);
 void tess_early_update_prepare(struct tess_trainer *t, const struct tess_optimizer_step *step);
 /*
  * Lets the next run of the program `k`, which has the last micro-batch, begin the update, unless a
- * loss is not finite: one of the run, or of the n sequences before. Set t->groups.final to NULL
- * after it.
+ * loss is not finite: one of the run, or of the n sequences before.
  */
 void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_program *k,
                              const int32_t *nonfinite, int64_t n);
@@ -140,8 +142,19 @@ void tess_early_update_watch(struct tess_trainer *t, const struct tess_shaped_pr
 tess_status tess_early_update_execute(struct tess_trainer *t);
 /* Adds the other weights, whose gradients are final, too. Nothing happens if it has not begun. */
 void tess_early_update_add_rest(struct tess_trainer *t);
-/* Waits until all weights are changed, if the update has begun. TESS_EIO: the disk failed. */
+/*
+ * Waits until all weights are changed, if the update has begun, or leaves it running until settle.
+ * TESS_EIO: the disk failed.
+ */
 tess_status tess_early_update_finish(struct tess_trainer *t);
+/*
+ * Waits until the weights of the last step are changed. Call it before anything but a step reads or
+ * moves weights, gradients or state. Collective. TESS_EIO: the disk failed, and the trainer is
+ * unusable.
+ */
+tess_status tess_early_update_settle(struct tess_trainer *t);
+/* Adds what the update has moved to what the step has; the update is not under way. */
+void tess_early_update_count_moved(struct tess_trainer *t);
 /* Ends the transfers of a step that has failed. */
 void tess_early_update_abandon(struct tess_trainer *t);
 

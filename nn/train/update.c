@@ -73,10 +73,12 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 	tess_status st;
 
 	u.ready = calloc((size_t)s->program->nweights + 1, sizeof *u.ready);
+	u.gradient = calloc((size_t)s->program->nweights + 1, sizeof *u.gradient);
 	u.is_ready = calloc((size_t)s->program->nweights + 1, sizeof *u.is_ready);
+	u.is_changed = calloc((size_t)s->program->nweights + 1, sizeof *u.is_changed);
 	if (u.bytes)
 		alloc_ring(&u);
-	if (!u.ready || !u.is_ready || (u.bytes && !u.ring))
+	if (!u.ready || !u.gradient || !u.is_ready || !u.is_changed || (u.bytes && !u.ring))
 		st = tess_fail(TESS_ENOMEM,
 		               "no memory for %d buckets of state in files, %lld bytes; set a "
 		               "lower TESSERA_OFFLOAD_BUCKET",
@@ -96,7 +98,9 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 void tess_update_close(struct tess_update *u)
 {
 	free(u->ready);
+	free(u->gradient);
 	free(u->is_ready);
+	free(u->is_changed);
 	if (u->parameters && u->parameters->offload.pinned)
 		tess_pinned_free(&u->parameters->offload.pinned->device, u->ring);
 	else
@@ -128,9 +132,10 @@ static void **point_to_value(struct tess_update_bucket *b, int32_t what)
 }
 
 /* Finds a value of n elements from `first` on of the state: in memory, or in the ring. */
-static void find_bucket_value(const struct tess_parameters *s, struct tess_update_bucket *b,
+static void find_bucket_value(const struct tess_update *u, struct tess_update_bucket *b,
                               int32_t what, char **free_memory)
 {
+	const struct tess_parameters *s = u->parameters;
 	const struct tess_parameter *a = &s->each[b->weight->index];
 	uint64_t width = tess_weight_get_width(b->weight, what);
 	int64_t first = b->first + (what == TESS_WEIGHT ? a->state.start - a->rest.start : 0), kept;
@@ -138,7 +143,9 @@ static void find_bucket_value(const struct tess_parameters *s, struct tess_updat
 	struct tess_stored_run run;
 	int64_t n = b->values.n;
 	int32_t dtype;
-	char *memory = tess_parameter_find(s, b->weight, what, &dtype, &kept);
+	char *memory = what == TESS_GRADIENT
+	                       ? (char *)u->gradient[b->weight->index]
+	                       : tess_parameter_find(s, b->weight, what, &dtype, &kept);
 
 	*t = (struct tess_transfer){ .weight = b->weight, .what = what, .first = first };
 	memory = memory ? memory + (uint64_t)first * width
@@ -273,30 +280,58 @@ static tess_status read_bucket(struct tess_update *u, const struct tess_weight *
 	b->values.n = len - u->at < max ? len - u->at : max;
 	b->writes = false;
 	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
-		find_bucket_value(s, b, what, &memory);
+		find_bucket_value(u, b, what, &memory);
 	u->at += b->values.n;
 	u->read++;
 	return start_transfers(u, b);
 }
 
+/*
+ * Makes the newest weight the next one: the gradients of a backward that are final last are of the
+ * weights that the next forward reads first.
+ */
+static void prefer_newest(struct tess_update *u)
+{
+	const struct tess_weight **next = u->ready + u->next;
+	int32_t n = u->nready - u->next - 1;
+	const struct tess_weight *newest = next[n];
+
+	memmove(next + 1, next, (size_t)n * sizeof *next);
+	*next = newest;
+}
+
+/* Changes a weight of which nothing is in files. */
+static tess_status change_in_memory(struct tess_update *u, const struct tess_weight *w, int64_t len)
+{
+	struct tess_update_bucket b = { .weight = w, .values.n = len };
+	tess_status st;
+
+	for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
+		find_bucket_value(u, &b, what, NULL);
+	st = len ? change_values(u, u->device, w, &b.values) : TESS_OK;
+	u->is_changed[w->index] = !st;
+	return st;
+}
+
 /* Starts reading the next bucket, or changes the next weight if nothing of it is in files. */
 static tess_status take_next(struct tess_update *u)
 {
-	const struct tess_weight *w = u->ready[u->next];
-	const struct tess_parameter *a = &u->parameters->each[w->index];
+	const struct tess_parameters *s = u->parameters;
+	const struct tess_weight *w;
 	tess_status st = TESS_OK;
+	int64_t len;
 
-	if (u->at < a->state.len && tess_offload_has_updated(&u->parameters->offload.layout, w)) {
-		st = read_bucket(u, w, a->state.len);
-	} else if (u->at < a->state.len) {
-		struct tess_update_bucket b = { .weight = w, .values.n = a->state.len };
-
-		for (int32_t what = TESS_WEIGHT; what < VALUES; what++)
-			find_bucket_value(u->parameters, &b, what, NULL);
-		st = change_values(u, u->device, w, &b.values);
-		u->at = a->state.len;
+	if (!u->at && !s->offload.pinned)
+		prefer_newest(u);
+	w = u->ready[u->next];
+	len = s->each[w->index].state.len;
+	if (len && tess_offload_has_updated(&s->offload.layout, w)) {
+		st = read_bucket(u, w, len);
+	} else {
+		st = change_in_memory(u, w, len);
+		u->at = len;
 	}
-	if (u->at == a->state.len) {
+	if (u->at == len) {
 		u->next++;
 		u->at = 0;
 	}
@@ -332,6 +367,8 @@ static tess_status change_next(struct tess_update *u)
 		                   &b->values);
 	if (!st && !s->offload.pinned)
 		st = tess_device_sync(u->device, b->weight->name);
+	if (!st && b->first + b->values.n == s->each[b->weight->index].state.len)
+		u->is_changed[b->weight->index] = true;
 	b->writes = true;
 	u->changed++;
 	return st ? st : start_transfers(u, b);
@@ -377,7 +414,8 @@ void tess_update_begin(struct tess_update *u, const struct tess_optimizer_step *
 	u->squares = (struct tess_accumulator){ 0 };
 	u->read = u->changed = u->written = u->at = 0;
 	u->nready = u->next = u->npoints = 0;
-	memset(u->is_ready, 0, (size_t)u->parameters->program->nweights * sizeof *u->is_ready);
+	for (int32_t i = 0; i < u->parameters->program->nweights; i++)
+		u->is_ready[i] = u->is_changed[i] = false;
 }
 
 void tess_update_add(struct tess_update *u, const struct tess_weight *w)
@@ -385,6 +423,7 @@ void tess_update_add(struct tess_update *u, const struct tess_weight *w)
 	if (u->is_ready[w->index])
 		return;
 	u->is_ready[w->index] = true;
+	u->gradient[w->index] = u->parameters->each[w->index].gradient;
 	u->ready[u->nready] = u->parameters->program->weight[w->index];
 	u->nready++; /* the other thread may read the list up to here */
 }
@@ -409,7 +448,7 @@ void tess_update_add_rest(struct tess_update *u)
 {
 	const struct tess_program *p = u->parameters->program;
 
-	for (int32_t i = 0; i < p->nweights; i++)
+	for (int32_t i = p->nweights - 1; i >= 0; i--) /* the first one is the newest */
 		if (u->parameters->each[i].trained)
 			tess_update_add(u, p->weight[i]);
 }
@@ -417,6 +456,11 @@ void tess_update_add_rest(struct tess_update *u)
 bool tess_update_is_idle(const struct tess_update *u)
 {
 	return u->next == u->nready && u->written == u->read;
+}
+
+bool tess_update_is_pending(const struct tess_update *u, const struct tess_weight *w)
+{
+	return u->is_ready[w->index] && !u->is_changed[w->index];
 }
 
 void tess_update_abandon(struct tess_update *u)

@@ -44,9 +44,11 @@ struct tess_update {
 	uint64_t bytes; /* of the ring */
 	struct tess_update_bucket bucket[TESS_UPDATE_BUCKETS];
 	int64_t read, changed, written; /* buckets: their reads started, changed, free again */
-	/* weights whose gradients are final, in that order; the next one to read: from `at` on */
+	/* weights whose gradients are final, in order of their reads; the next: from `at` on */
 	const struct tess_weight **ready;
+	float **gradient; /* by index of the weight: where it was when the weight was added */
 	bool *is_ready; /* by index of the weight; of the thread that adds */
+	atomic_bool *is_changed; /* by index of the weight */
 	atomic_int nready;
 	int32_t next;
 	int64_t at;
@@ -81,6 +83,8 @@ tess_status tess_update_add_queued(struct tess_update *u, const struct tess_weig
 void tess_update_add_rest(struct tess_update *u);
 /* Returns whether all weights that have been added are changed. */
 bool tess_update_is_idle(const struct tess_update *u);
+/* Returns whether a weight has been added that is not changed yet; for the thread that adds. */
+bool tess_update_is_pending(const struct tess_update *u, const struct tess_weight *w);
 /*
  * Changes masters, moments and weights of the added weights, a bucket or a weight in memory at
  * least; waits for the disk. The update must not be idle. TESS_EIO: the disk failed; some weights

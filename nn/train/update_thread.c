@@ -14,7 +14,7 @@ struct tess_update_thread {
 	pthread_t id;
 	bool is_started;
 	pthread_mutex_t lock;
-	pthread_cond_t changed, ended; /* for the thread; for the rank */
+	pthread_cond_t changed, advanced; /* for the thread; for the rank */
 	/* with the lock: */
 	bool runs; /* an update is the thread's */
 	bool ends; /* the rank waits for its end */
@@ -47,6 +47,7 @@ static void execute_update(struct tess_update_thread *t)
 	t->status = st;
 	if (st)
 		snprintf(t->message, sizeof t->message, "%s", tess_error());
+	pthread_cond_signal(&t->advanced);
 }
 
 static void *run_update_thread(void *arg)
@@ -61,7 +62,7 @@ static void *run_update_thread(void *arg)
 			execute_update(t);
 		} else if (t->runs && t->ends) {
 			t->runs = false;
-			pthread_cond_signal(&t->ended);
+			pthread_cond_signal(&t->advanced);
 		} else {
 			pthread_cond_wait(&t->changed, &t->lock);
 		}
@@ -84,7 +85,7 @@ tess_status tess_update_thread_open(struct tess_update *u, const struct tess_ope
 	t->ranks = device;
 	pthread_mutex_init(&t->lock, NULL);
 	pthread_cond_init(&t->changed, NULL);
-	pthread_cond_init(&t->ended, NULL);
+	pthread_cond_init(&t->advanced, NULL);
 	st = tess_device_open(device->table, device->index, 1, group, &t->device);
 	if (!st) {
 		t->is_started = tess_thread_start(&t->id, run_update_thread, t) == 0;
@@ -112,7 +113,7 @@ void tess_update_thread_close(struct tess_update_thread *t)
 	}
 	tess_device_close(&t->device);
 	pthread_cond_destroy(&t->changed);
-	pthread_cond_destroy(&t->ended);
+	pthread_cond_destroy(&t->advanced);
 	pthread_mutex_destroy(&t->lock);
 	free(t);
 }
@@ -143,6 +144,14 @@ void tess_update_thread_add_rest(struct tess_update_thread *t)
 	pthread_mutex_unlock(&t->lock);
 }
 
+void tess_update_thread_await(struct tess_update_thread *t, const struct tess_weight *w)
+{
+	pthread_mutex_lock(&t->lock);
+	while (t->runs && !t->is_abandoned && tess_update_is_pending(t->update, w))
+		pthread_cond_wait(&t->advanced, &t->lock);
+	pthread_mutex_unlock(&t->lock);
+}
+
 /* Waits until the thread has no update. */
 static void wait_for_update(struct tess_update_thread *t, bool abandons)
 {
@@ -151,7 +160,7 @@ static void wait_for_update(struct tess_update_thread *t, bool abandons)
 	t->ends = true;
 	pthread_cond_signal(&t->changed);
 	while (t->runs)
-		pthread_cond_wait(&t->ended, &t->lock);
+		pthread_cond_wait(&t->advanced, &t->lock);
 	pthread_mutex_unlock(&t->lock);
 }
 

@@ -25,6 +25,8 @@ void tess_update_thread_begin(struct tess_update_thread *t);
 void tess_update_thread_add(struct tess_update_thread *t, const struct tess_weight *w);
 /* Adds all trained weights that have not been added; does not block. */
 void tess_update_thread_add_rest(struct tess_update_thread *t);
+/* Waits until an added weight is changed, or the update has failed, which finish reports. */
+void tess_update_thread_await(struct tess_update_thread *t, const struct tess_weight *w);
 /* Lends the rank's device, and waits until the added weights are changed. Returns the failure. */
 tess_status tess_update_thread_finish(struct tess_update_thread *t);
 /* Ends the transfers of a step that has failed. Blocking; does nothing without an update. */

@@ -145,16 +145,22 @@ static bool needs_sharing(const struct tess_parameters *s, const struct tess_wei
 	return !w->table && s->each[w->index].trained && w->state_cut && !w->rest_cut;
 }
 
+bool tess_parameters_are_shared(const struct tess_parameters *s)
+{
+	bool shared = false;
+
+	for (int32_t i = 0; i < s->program->nweights; i++)
+		shared = shared || needs_sharing(s, s->program->weight[i]);
+	return shared;
+}
+
 tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_group *shards)
 {
 	const struct tess_program *p = s->program;
 	struct share_exchange x = { .s = s, .shards = shards };
-	bool shared = false;
 	tess_status st;
 
-	for (int32_t i = 0; i < p->nweights; i++)
-		shared = shared || needs_sharing(s, p->weight[i]);
-	if (!shared)
+	if (!tess_parameters_are_shared(s))
 		return TESS_OK;
 	x.n = tess_group_size(shards);
 	x.mine = tess_group_rank(shards);

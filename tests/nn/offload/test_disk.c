@@ -192,8 +192,8 @@ START_TEST(copies_no_aligned_data)
 		ck_assert_int_eq(calls.outside, 0);
 		ck_assert_int_eq(calls.n, BLOCKS + 1);
 		ck_assert_int_eq(calls.max_bytes, TESS_DISK_BLOCK);
-		ck_assert_int_le(calls.max_under_way, TESS_DISK_DEPTH);
-		ck_assert_int_gt(calls.max_under_way, TESS_DISK_DEPTH / 2);
+		ck_assert_int_le(calls.max_under_way, TESS_DISK_THREADS);
+		ck_assert_int_gt(calls.max_under_way, TESS_DISK_THREADS / 2);
 	}
 	tess_disk_close(d);
 	free(data);
