@@ -29,8 +29,8 @@ static tess_status begin_if_finite(void *self)
 {
 	struct tess_trainer *t = self;
 	struct tess_early_update *e = &t->early;
-	int64_t began = tess_now();
 	int32_t bad = e->is_nonfinite;
+	int64_t began;
 	tess_status st;
 
 	if (!e->is_last)
@@ -43,6 +43,7 @@ static tess_status begin_if_finite(void *self)
 		return st;
 	for (int64_t i = 0; i < e->nlosses; i++)
 		bad |= !isfinite(t->losses[i]);
+	began = tess_now(); /* what is before is this rank's disk and device */
 	st = tess_all_reduce(t->parts.group, &bad, &bad, 1, TESS_I32, TESS_MAX, "loss");
 	t->waited += tess_now() - began;
 	if (st || bad)
