@@ -157,8 +157,8 @@ struct tess_training_result {
 	double communication;
 	/* Bytes that this rank has read from its files, and written to them, for the options
 	 * offload_...; next to a device with memory of its own, those that it has copied to the
-	 * device from memory of the host, and back. An update that continues in the next step
-	 * counts there. */
+	 * device from memory of the host, and back. An update that continues after its step
+	 * counts in the next one. */
 	uint64_t offload_read;
 	uint64_t offload_written;
 };

@@ -48,6 +48,7 @@ static tess_status begin_if_finite(void *self)
 	t->waited += tess_now() - began;
 	if (st || bad)
 		return st;
+	tess_early_update_count_moved(t); /* of the last update, which has ended */
 	tess_update_begin(&t->update, &e->step);
 	t->update.adds_squares = true;
 	e->has_begun = true;
@@ -162,7 +163,6 @@ tess_status tess_early_update_settle(struct tess_trainer *t)
 	t->is_updating = false;
 	if (t->update_thread)
 		st = tess_update_thread_finish(t->update_thread);
-	tess_early_update_count_moved(t);
 	st = tess_group_agree_status(t->parts.group, st, "optimizer");
 	if (st)
 		t->failed = t->step;

@@ -50,7 +50,7 @@ struct tess_trainer {
 	int64_t nlosses;
 	void *squares; /* sum over the gradient: a struct tess_accumulator on the device */
 	int64_t waited; /* ns of the current step in collectives */
-	/* bytes that are read and written: in the current step, and by an update under way */
+	/* bytes that are read and written: in the current step, and by updates not counted there */
 	uint64_t moved[2][2];
 	const char *schedule; /* of the pipeline: a name, or a file */
 	char *own_schedule; /* memory of `schedule`; NULL: none */
