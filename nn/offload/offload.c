@@ -79,8 +79,7 @@ static const struct tess_weight *find_tied_head(const struct tess_program *p,
 	return NULL;
 }
 
-/* Returns whether a gradient is stored for w: that of a tied head may be apart (nn/backward). */
-static bool has_own_gradient(const struct tess_program *p, const struct tess_weight *w)
+bool tess_offload_has_own_gradient(const struct tess_program *p, const struct tess_weight *w)
 {
 	const struct tess_weight *table = tess_weight_get_table(w);
 
@@ -100,7 +99,7 @@ static void place_rest(struct tess_offload_layout *s, const struct tess_weight *
 	bool fetched = tess_weight_is_fetched(p, home, s->rank);
 
 	at->fetched = fetched && !w->table;
-	at->has_gradient = fetched && has_own_gradient(p, w);
+	at->has_gradient = fetched && tess_offload_has_own_gradient(p, w);
 	if (at->fetched)
 		at->weight = take_extent(&s->bytes[TESS_REST],
 		                         (uint64_t)rest.len * tess_width(w->dtype));

@@ -61,6 +61,12 @@ struct tess_offload_layout {
 tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int32_t moments,
                                  struct tess_arena *arena, struct tess_offload_layout *out);
 
+/*
+ * Returns whether the layout has a gradient for a trained weight `w`: that of a tied head may be
+ * apart from its table's (nn/backward).
+ */
+bool tess_offload_has_own_gradient(const struct tess_program *p, const struct tess_weight *w);
+
 struct tess_stored_run { /* adjacent elements in a file */
 	int32_t file; /* TESS_REST, TESS_STATE */
 	uint64_t offset;

@@ -111,14 +111,8 @@ static void add_gathered_weight(const struct tess_offload_layout *files,
  */
 static bool is_gradient_apart(const struct tess_program *p, const struct tess_weight *w)
 {
-	const struct tess_weight *home = tess_weight_get_home(w);
-	int32_t i = 0;
-
-	if (!tess_weight_get_table(w) || (p->pipeline_along < 0 && !p->training->several))
-		return false;
-	while (i < p->nweights && p->weight[i]->table != home)
-		i++;
-	return w->table ? p->weight[i] == w : i == p->nweights;
+	return tess_weight_get_table(w) && (p->pipeline_along >= 0 || p->training->several) &&
+	       tess_offload_has_own_gradient(p, w);
 }
 
 /* Adds the gradient of a tied head, which is added to that of its table. */
