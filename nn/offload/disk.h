@@ -22,23 +22,23 @@
 enum { TESS_DISK_ALIGN = 4096 }; /* alignment of fast requests: address, offset and bytes */
 enum { TESS_DISK_BLOCK = 4 << 20 }; /* bytes of a block */
 /*
- * Blocks under way. 8 keep a disk busy; more, since no block is started during an op, for which the
- * disk must have enough to do.
+ * Maximum number of blocks under way. 8 keep a disk busy; the others are for the time of an op,
+ * during which no block is started.
  */
 enum { TESS_DISK_DEPTH = 32 };
 
 struct tess_disk;
 
 /*
- * Allocates memory for fast requests, for free(). Much of it is in huge pages: a transfer of small
- * pages that are not adjacent in physical memory is cut into many requests of the disk. NULL: out
- * of memory.
+ * Allocates memory for fast requests; release it with free(). 2 MiB and more are in huge pages: a
+ * transfer of small pages that are not adjacent in physical memory is cut into many requests of the
+ * disk. NULL: out of memory.
  */
 void *tess_disk_alloc(uint64_t bytes);
 
 /*
- * Makes a file of `bytes` (not 0) in folder `dir`, with all of its space reserved; its elements are
- * undefined. rank: for messages. TESS_EIO: no file can be made there. TESS_ENOMEM: the file system
+ * Makes a file of `bytes` (not 0) in folder `dir`, with all of its space reserved; all bytes are 0.
+ * rank: for messages. TESS_EIO: no file can be made there. TESS_ENOMEM: the file system
  * has not enough space; the message has the bytes that are needed and free. TESS_ENOTSUP: the
  * system refuses the engine that the option disk_io names. TESS_EINVAL: this build has no such
  * engine. *out is yours: tess_disk_close. Warns on rank 0 if the file system has no direct I/O.

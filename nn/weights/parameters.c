@@ -144,7 +144,7 @@ static tess_status check_host_room(const struct tess_offload_layout *layout,
 	                 (long long)(room / MIB));
 }
 
-/* Sets moments in memory of the host to 0. In a file they are: it is new, and reads as zeros. */
+/* Sets moments in memory of the host to 0. A file needs no write: it is made of zeros. */
 static void clear_pinned_state(const struct tess_offload *s)
 {
 	if (s->pinned && s->layout.bytes[TESS_STATE])
