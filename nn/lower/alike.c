@@ -165,30 +165,34 @@ static bool match_exchanges(const struct distinct *l, int32_t along, int32_t a, 
 }
 
 /*
- * Returns whether coordinates a and b along dp keep shares of equal sizes of each weight, and
- * whether either both or none own what is in files, of which only owners read gradients for a norm.
+ * Returns whether ranks x and y keep shares of equal sizes of a weight. If it is in files, both or
+ * none must own it: only owners read its gradient for a norm.
  */
+static bool match_stored_share(const struct tess_program *p, const struct tess_weight *w, int32_t x,
+                               int32_t y)
+{
+	if (tess_weight_get_kept(p, w, x, TESS_REST).len !=
+	            tess_weight_get_kept(p, w, y, TESS_REST).len ||
+	    tess_weight_get_kept(p, w, x, TESS_STATE).len !=
+	            tess_weight_get_kept(p, w, y, TESS_STATE).len)
+		return false;
+	return !tess_weight_is_fetched(p, w, x) ||
+	       !tess_weight_get_copy(p, w, x, TESS_STATE) ==
+	               !tess_weight_get_copy(p, w, y, TESS_STATE);
+}
+
+/* Returns whether the ranks at coordinates a and b along dp match in their shares of all weights. */
 static bool match_stored_shares(const struct tess_program *p, int32_t a, int32_t b)
 {
 	int32_t stride = p->mesh.dim[p->data_along].stride;
 
-	for (int32_t r = 0; r < p->mesh.nranks; r++)
-		for (int32_t i = 0; i < p->nweights; i++) {
-			const struct tess_weight *w = p->weight[i];
-			int32_t x = r + a * stride, y = r + b * stride;
-
-			if (tess_mesh_shape_coordinate(&p->mesh, p->data_along, r))
-				break;
-			if (tess_weight_get_kept(p, w, x, TESS_REST).len !=
-			            tess_weight_get_kept(p, w, y, TESS_REST).len ||
-			    tess_weight_get_kept(p, w, x, TESS_STATE).len !=
-			            tess_weight_get_kept(p, w, y, TESS_STATE).len)
+	for (int32_t r = 0; r < p->mesh.nranks; r++) {
+		if (tess_mesh_shape_coordinate(&p->mesh, p->data_along, r))
+			continue;
+		for (int32_t i = 0; i < p->nweights; i++)
+			if (!match_stored_share(p, p->weight[i], r + a * stride, r + b * stride))
 				return false;
-			if (tess_weight_is_fetched(p, w, x) &&
-			    !tess_weight_get_copy(p, w, x, TESS_STATE) !=
-			            !tess_weight_get_copy(p, w, y, TESS_STATE))
-				return false;
-		}
+	}
 	return true;
 }
 
