@@ -38,10 +38,10 @@ void *tess_disk_alloc(uint64_t bytes);
 
 /*
  * Makes a file of `bytes` (not 0) in folder `dir`, with all of its space reserved; all bytes are 0.
- * rank: for messages. TESS_EIO: no file can be made there. TESS_ENOMEM: the file system
- * has not enough space; the message has the bytes that are needed and free. TESS_ENOTSUP: the
- * system refuses the engine that the option disk_io names. TESS_EINVAL: this build has no such
- * engine. *out is yours: tess_disk_close. Warns on rank 0 if the file system has no direct I/O.
+ * rank: for messages. TESS_EIO: no file can be made there. TESS_ENOMEM: the file system has not
+ * enough space; the message has the bytes that are needed and free. TESS_ENOTSUP: the system
+ * refuses the engine that the option disk_io names. TESS_EINVAL: this build has no such engine.
+ * *out is yours: tess_disk_close. Warns on rank 0 if the file system has no direct I/O.
  */
 tess_status tess_disk_open(const char *dir, int32_t rank, uint64_t bytes, struct tess_disk **out);
 /*

@@ -62,8 +62,8 @@ tess_status tess_offload_lay_out(const struct tess_program *p, int32_t rank, int
                                  struct tess_arena *arena, struct tess_offload_layout *out);
 
 /*
- * Returns whether the layout has a gradient for a trained weight `w`: that of a tied head may be
- * apart from its table's (nn/backward).
+ * Returns whether w is trained, and its gradient is stored under its own name. All tied heads of a
+ * table have one gradient, that of the first head (nn/backward).
  */
 bool tess_offload_has_own_gradient(const struct tess_program *p, const struct tess_weight *w);
 
