@@ -181,7 +181,7 @@ static bool match_stored_share(const struct tess_program *p, const struct tess_w
 	               !tess_weight_get_copy(p, w, y, TESS_STATE);
 }
 
-/* Returns whether the ranks at coordinates a and b along dp match in their shares of all weights. */
+/* Returns whether coordinates a and b along dp match in their shares of all weights. */
 static bool match_stored_shares(const struct tess_program *p, int32_t a, int32_t b)
 {
 	int32_t stride = p->mesh.dim[p->data_along].stride;
