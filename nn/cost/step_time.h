@@ -53,7 +53,8 @@ struct tess_early_time {
 	double change; /* seconds of the optimizer for an element of its state */
 	struct tess_traffic begun; /* out: of the weights whose update begins in the steps */
 	double elements; /* out: of their optimizer state */
-	double disk; /* out: seconds of the disk that are left of the update after the steps */
+	/* out: seconds of the disk that the update is waited for, after the steps or in the next */
+	double disk;
 };
 /*
  * Estimates all steps of a rank as tess_steps_time, if weights are updated from where their

@@ -747,7 +747,7 @@ START_TEST(searches_files)
 }
 END_TEST
 
-/* Without clipping the update begins in the backward, behind which the disk hides. */
+/* Without clipping the update begins in the backward, and goes on during the next forward. */
 START_TEST(updates_overlap)
 {
 	struct tess_planner *p = open_with_disk(1e15, 0, 0, false);
@@ -761,6 +761,10 @@ START_TEST(updates_overlap)
 	f = predict_files_on(p, "tp=1", "disk", NULL);
 	ck_assert_msg(f->seconds >= compute && f->seconds < 1.05 * compute, "%g and %g s",
 	              f->seconds, compute);
+	tess_planner_close(p);
+	p = open_with_disk(rate / 4.5, 0, 0, false); /* 0.9 of the time of a step */
+	f = predict_files_on(p, "tp=1", "disk", NULL);
+	ck_assert_msg(f->seconds < 1.05 * compute, "%g and %g s", f->seconds, compute);
 	tess_planner_close(p);
 	p = open_clipped(rate);
 	clipped = predict_files_on(p, "tp=1", "disk", NULL)->seconds;
