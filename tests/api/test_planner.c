@@ -762,7 +762,7 @@ START_TEST(updates_overlap)
 	ck_assert_msg(f->seconds >= compute && f->seconds < 1.05 * compute, "%g and %g s",
 	              f->seconds, compute);
 	tess_planner_close(p);
-	p = open_with_disk(rate / 4.5, 0, 0, false); /* 0.9 of the time of a step */
+	p = open_with_disk(rate / 2.2, 0, 0, false); /* 0.44 of the time of a step */
 	f = predict_files_on(p, "tp=1", "disk", NULL);
 	ck_assert_msg(f->seconds < 1.05 * compute, "%g and %g s", f->seconds, compute);
 	tess_planner_close(p);
