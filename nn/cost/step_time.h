@@ -102,7 +102,7 @@ struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
                                    const struct tess_step *s);
 /* Returns the bytes that a rank sends to others in a COLL or SUM; cut: of its group. */
 uint64_t tess_step_count_sent(const struct tess_step *s, struct tess_cut cut);
-/* Returns these bytes if rows request all experts equally often. */
+/* Returns the bytes sent in a COLL or SUM if rows request all experts equally often. */
 double tess_step_count_expected(const struct tess_step *s, struct tess_cut cut);
 
 #endif
