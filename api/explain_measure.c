@@ -314,8 +314,8 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 }
 
 /*
- * Sets replica[i], of the replicas that are alike, to the first one whose ranks keep as much, too.
- * first: the ranks that stand for others by what they keep.
+ * Splits groups of alike replicas by what their ranks keep. replica[i]: the first replica of the
+ * group of replica i, before and after. first: for each rank, the lowest one that keeps as much.
  */
 static tess_status part_replicas(struct explanation *x, int32_t along, const int32_t *first,
                                  int32_t *replica)

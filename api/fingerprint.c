@@ -18,14 +18,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* What is hashed of the weights of a checkpoint. */
+enum weights_hashed {
+	HASHES_NO_WEIGHTS, /* all ranks have opened the same files */
+	HASHES_SAMPLES, /* the first, middle and last 64 bytes of each tensor */
+	HASHES_ALL_WEIGHTS /* TESSERA_CHECK */
+};
+
 struct fingerprint {
 	const char *dir; /* borrowed; for paths */
 	FILE *out; /* writes `pairs`, in the form of tess_group_compare_pairs */
 	char *pairs;
 	size_t len;
-	/* TESSERA_CHECK: hashes all bytes of weights; else the first, middle and last 64 of each */
-	bool complete;
-	bool shared; /* all ranks have opened the same files, whose bytes are not sampled */
+	enum weights_hashed hashed;
 };
 
 enum {
@@ -43,10 +48,12 @@ enum {
 static tess_status open_fingerprint(const char *dir, struct fingerprint *fp)
 {
 	int32_t graphs;
+	bool check = false;
 	tess_status st;
 
 	*fp = (struct fingerprint){ .dir = dir };
-	st = tess_run_read_options(&fp->complete, &graphs);
+	st = tess_run_read_options(&check, &graphs);
+	fp->hashed = check ? HASHES_ALL_WEIGHTS : HASHES_SAMPLES;
 	fp->out = st ? NULL : tess_memory_file_open(&fp->pairs, &fp->len);
 	if (!st && (!fp->out || sodium_init() < 0))
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
@@ -163,9 +170,9 @@ static tess_status add_tensor_pair(struct fingerprint *fp, struct hashed_file *f
 	tess_status st = TESS_OK;
 
 	crypto_generichash_init(&f->hash, NULL, 0, HASH_BYTES);
-	if (fp->complete)
+	if (fp->hashed == HASHES_ALL_WEIGHTS)
 		st = hash_range(f, begin, s->bytes);
-	for (int i = 0; i < SAMPLED_PARTS && !fp->complete && !fp->shared && !st; i++)
+	for (int i = 0; i < SAMPLED_PARTS && fp->hashed == HASHES_SAMPLES && !st; i++)
 		st = hash_range(f, begin + find_sample(s, i),
 		                s->bytes < SAMPLED_BYTES ? s->bytes : SAMPLED_BYTES);
 	fprintf(fp->out, "%s: tensor %s%c", file, s->name, 0);
@@ -195,9 +202,9 @@ static tess_status add_tensors(struct fingerprint *fp, const struct tess_safeten
 	struct hashed_file f = { .fd = -1 };
 	tess_status st = TESS_OK;
 
-	if (fp->complete || !fp->shared)
+	if (fp->hashed != HASHES_NO_WEIGHTS)
 		st = open_hashed_file(fp->dir, file, &f);
-	if (!st && !fp->complete && !fp->shared)
+	if (!st && fp->hashed == HASHES_SAMPLES)
 		prefetch_samples(&f, in);
 	for (size_t i = 0; i < tess_safetensors_count(in) && !st; i++) {
 		const struct tess_slice *s = tess_safetensors_at(in, i);
@@ -236,7 +243,7 @@ static tess_status add_checkpoint(struct fingerprint *fp, const struct tess_chec
 	const json_t *generation = tess_checkpoint_generation_root(c);
 	tess_status st;
 
-	fprintf(fp->out, CHECK_OPTION "%c%d%c", 0, fp->complete, 0);
+	fprintf(fp->out, CHECK_OPTION "%c%d%c", 0, fp->hashed == HASHES_ALL_WEIGHTS, 0);
 	st = add_json_keys(fp, "config.json", tess_checkpoint_config(c)->root);
 	if (!st && generation)
 		st = add_json_keys(fp, "generation_config.json", generation);
@@ -345,6 +352,7 @@ tess_status tess_checkpoint_compare(const struct tess_checkpoint *c, struct tess
                                     tess_status st, const char *where)
 {
 	struct fingerprint fp = { 0 };
+	bool shared = false;
 
 	if (tess_group_size(g) == 1)
 		return tess_group_agree_status(g, st, where);
@@ -352,7 +360,9 @@ tess_status tess_checkpoint_compare(const struct tess_checkpoint *c, struct tess
 		st = open_fingerprint(tess_checkpoint_dir(c), &fp);
 	st = tess_group_agree_status(g, st, where);
 	if (!st)
-		st = find_shared_files(c, g, where, &fp.shared);
+		st = find_shared_files(c, g, where, &shared);
+	if (shared && fp.hashed == HASHES_SAMPLES)
+		fp.hashed = HASHES_NO_WEIGHTS;
 	if (!st)
 		st = compare_fingerprints(&fp, g, add_checkpoint(&fp, c), where);
 	close_fingerprint(&fp);

@@ -98,8 +98,8 @@ static const struct tess_tool_option training_options[] = {
 	{ "optimizer", NULL, "optimizer; sgd has no momentum here (default: adamw)", AT(optimizer),
 	  .lo = TESS_ADAMW, .hi = TESS_SGD, .get_name = name_optimizer },
 	{ "clip", "X",
-	  "limit of the gradient norm, as in tessera train; 0: off: gradients in files are not "
-	  "read for it",
+	  "limit of the gradient norm, as in tessera train; 0: off, and gradients in files are "
+	  "not read for it",
 	  AT(clip), .hi = 1e30 },
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",

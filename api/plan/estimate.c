@@ -37,8 +37,8 @@ int32_t tess_candidate_count_cuts(const struct candidate *k)
 }
 
 /*
- * Returns the seconds in which the disk has no transfers during the last backward of a step, which
- * are those of an update that begins in it.
+ * Returns the seconds of the last backward of a step in which the disk has no other transfers, and
+ * serves an update that begins in it.
  */
 static double find_idle_disk(const struct estimate *e)
 {

@@ -13,7 +13,7 @@
 
 /* Candidates with little memory that are predicted; numbers of ranks that are tried. */
 enum { PREDICTED_LEAST = 4, TRIED_RANKS = 8 };
-/* Sizes of tiles that are tried, each half of the one before. */
+/* Sizes of tiles that are tried, each half of the previous one. */
 enum { TRIED_TILES = 10 };
 /* Ids of the shortest sequences that are tried. */
 enum { SHORTEST = 16 };
@@ -182,8 +182,8 @@ static tess_status find_shorter_sequence(struct search *s, int64_t *found,
 }
 
 /*
- * Finds a strategy that fits with state, or with weights and gradients, too, in files, if need be
- * with a tile.
+ * Finds a strategy that fits with state in files, or with weights and gradients in files, too, if
+ * need be with a tile.
  */
 static tess_status find_offloaded(struct search *s, const struct tess_forecast **out)
 {

@@ -118,7 +118,7 @@ static tess_status predict_front(struct search *s, int32_t most, struct found *o
 }
 
 /*
- * Gives the strategy with the least memory if it fits, or does with a tile, or fails with what
+ * Gives the strategy with the least memory if it fits, if need be with a tile. Else fails with what
  * would fit.
  */
 static tess_status find_nearest(struct search *s, struct found *out)

@@ -209,9 +209,10 @@ tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_stra
 /*
  * Searches strategies of nranks ranks: meshes (ddp and ep, too), plans, ZeRO stages, recomputation,
  * micro-batches, schedules. Gives the `most` fastest that fit, best first; *n is their number, and
- * *out a list that is valid until the planner closes. If none fits, it is the one with the least
- * memory and a tile, if that fits. TESS_EINVAL: none does; the message has the least memory of a
- * rank, and what would fit: values in files, more ranks, a smaller batch, or shorter sequences.
+ * *out a list that is valid until the planner closes. If none fits, the list has the strategy with
+ * the least memory and a tile, if that fits. TESS_EINVAL: nothing fits; the message has the least
+ * memory of a rank, and what would fit: values in files, more ranks, a smaller batch, or shorter
+ * sequences.
  */
 tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t most,
                                 const struct tess_forecast *const **out, int32_t *n);

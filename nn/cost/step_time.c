@@ -98,6 +98,7 @@ struct walk {
 	struct tess_step_trace *trace; /* NULL: none is kept */
 	bool files; /* transfers take time */
 	struct tess_early_time *early; /* NULL: no update begins in these steps */
+	double losses; /* when they are known */
 	tess_status status;
 };
 
@@ -439,6 +440,8 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	case TESS_STEP_FINAL:
 		if (w->early && s->final_weight)
 			add_early_update(w, s->final_weight);
+		else
+			w->losses = w->clock[0].now;
 		break;
 	default: /* a style's own function: unknown, and as a rule small */
 		break;
@@ -512,6 +515,8 @@ tess_status tess_steps_time_early(const struct tess_machine *m, const struct tes
 	idle_disk(k);
 	early->disk = k->disk - k->now + k->update +
 	              tess_traffic_time(m, &left) * m->time[TESS_TERM_DISK];
+	if (tess_program_may_update_late(p)) /* it goes on until the next losses */
+		early->disk = early->disk > w.losses ? early->disk - w.losses : 0;
 	return st;
 }
 

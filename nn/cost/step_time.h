@@ -53,7 +53,8 @@ struct tess_early_time {
 	double change; /* seconds of the optimizer for an element of its state */
 	struct tess_traffic begun; /* out: of the weights whose update begins in the steps */
 	double elements; /* out: of their optimizer state */
-	double disk; /* out: seconds of the disk that are left of the update after the steps */
+	/* out: seconds of the disk that the update is waited for, after the steps or in the next */
+	double disk;
 };
 /*
  * Estimates all steps of a rank as tess_steps_time, if weights are updated from where their
@@ -101,7 +102,7 @@ struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
                                    const struct tess_step *s);
 /* Returns the bytes that a rank sends to others in a COLL or SUM; cut: of its group. */
 uint64_t tess_step_count_sent(const struct tess_step *s, struct tess_cut cut);
-/* Returns these bytes if rows request all experts equally often. */
+/* Returns the bytes sent in a COLL or SUM if rows request all experts equally often. */
 double tess_step_count_expected(const struct tess_step *s, struct tess_cut cut);
 
 #endif

@@ -101,6 +101,20 @@ bool tess_weight_is_trained(const struct tess_program *p, const struct tess_weig
 	return false;
 }
 
+bool tess_weight_is_shared(const struct tess_program *p, const struct tess_weight *w)
+{
+	return w->state_cut && !w->rest_cut && !w->table && tess_weight_is_trained(p, w);
+}
+
+bool tess_program_may_update_late(const struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (tess_location_is_apart(p, p->weight[i]->rest_location) ||
+		    tess_weight_is_shared(p, p->weight[i]))
+			return false;
+	return true;
+}
+
 uint64_t tess_weight_get_width(const struct tess_weight *w, int32_t what)
 {
 	return what == TESS_WEIGHT ? tess_width(w->dtype) : sizeof(float);

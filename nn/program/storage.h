@@ -56,6 +56,13 @@ int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_wei
 
 /* Returns whether the program computes a gradient of the weight itself, not of a table it reads. */
 bool tess_weight_is_trained(const struct tess_program *p, const struct tess_weight *w);
+/* Returns whether ranks gather the shares of a weight that they have updated. */
+bool tess_weight_is_shared(const struct tess_program *p, const struct tess_weight *w);
+/*
+ * Returns whether an update without clipping may go on during the next forward, on devices that use
+ * memory of the host: all weights are in memory at rest, and the ranks gather none.
+ */
+bool tess_program_may_update_late(const struct tess_program *p);
 /* Returns the bytes of an element of a weight (TESS_WEIGHT), or of its gradient or state: f32. */
 uint64_t tess_weight_get_width(const struct tess_weight *w, int32_t what);
 /* Returns whether the optimizer can change the weight itself, without a master copy. */

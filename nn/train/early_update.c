@@ -71,17 +71,6 @@ static tess_status add_final_weight(void *self, const struct tess_weight *w)
 	return TESS_OK;
 }
 
-/* Returns whether all weights and gradients are in memory, and no weight is shared after it. */
-static bool keeps_weights_in_memory(const struct tess_parameters *s)
-{
-	const struct tess_program *p = s->program;
-
-	for (int32_t i = 0; i < p->nweights; i++)
-		if (tess_location_is_apart(p, p->weight[i]->rest_location))
-			return false;
-	return !tess_parameters_are_shared(s);
-}
-
 tess_status tess_early_update_open(struct tess_trainer *t)
 {
 	const struct tess_pinned_device d = { t->device.table, t->device.self, t->device.stream };
@@ -90,7 +79,7 @@ tess_status tess_early_update_open(struct tess_trainer *t)
 	t->may_update_early = tess_update_may_be_early(t->clip, t->balance, t->pipeline != NULL) &&
 	                      (tess_device_is_host(&t->device) || tess_pinned_overlaps(&d));
 	t->may_update_late = t->may_update_early && tess_device_is_host(&t->device) &&
-	                     keeps_weights_in_memory(&t->parameters);
+	                     tess_program_may_update_late(t->parameters.program);
 	if (!t->may_update_early)
 		return TESS_OK;
 	if (pinned)

@@ -58,8 +58,6 @@ tess_status tess_parameters_reserve_gradients(struct tess_parameters *s,
                                               const struct tess_rank_program *l);
 /* Finds the gradients where a bound program stores them. */
 void tess_parameters_find_gradients(struct tess_parameters *s, const struct tess_rank_program *l);
-/* Returns whether weights are replicated at rest, and their state is sharded. */
-bool tess_parameters_are_shared(const struct tess_parameters *s);
 /*
  * Gathers the updated shares of weights that are replicated at rest but whose state is sharded.
  * Collective over the ranks that keep the shares; blocking.

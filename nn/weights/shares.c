@@ -139,34 +139,22 @@ static void close_share_exchange(struct share_exchange *x)
 	free(x->transfer);
 }
 
-/* Returns whether the ranks have updated shares of a weight that is replicated at rest. */
-static bool needs_sharing(const struct tess_parameters *s, const struct tess_weight *w)
-{
-	return !w->table && s->each[w->index].trained && w->state_cut && !w->rest_cut;
-}
-
-bool tess_parameters_are_shared(const struct tess_parameters *s)
-{
-	bool shared = false;
-
-	for (int32_t i = 0; i < s->program->nweights; i++)
-		shared = shared || needs_sharing(s, s->program->weight[i]);
-	return shared;
-}
-
 tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_group *shards)
 {
 	const struct tess_program *p = s->program;
 	struct share_exchange x = { .s = s, .shards = shards };
+	bool shared = false;
 	tess_status st;
 
-	if (!tess_parameters_are_shared(s))
+	for (int32_t i = 0; i < p->nweights; i++)
+		shared = shared || tess_weight_is_shared(p, p->weight[i]);
+	if (!shared)
 		return TESS_OK;
 	x.n = tess_group_size(shards);
 	x.mine = tess_group_rank(shards);
 	st = tess_group_agree_status(shards, open_share_exchange(&x), "weights");
 	for (int32_t i = 0; i < p->nweights && !st; i++)
-		if (needs_sharing(s, p->weight[i]))
+		if (tess_weight_is_shared(p, p->weight[i]))
 			st = tess_weight_is_fetched(p, p->weight[i], s->rank)
 			             ? gather_in_files(&x, p->weight[i])
 			             : gather_in_memory(&x, p->weight[i]);

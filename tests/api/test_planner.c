@@ -612,6 +612,10 @@ END_TEST
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+static const struct tess_planner_options disk_options = {
+	.size = sizeof disk_options, .train = 1, .batch = BATCH, .sequence = LENGTH
+};
+
 static struct tess_planner *open_disk_planner(struct tess_planner_options o, double rate,
                                               double size)
 {
@@ -628,27 +632,20 @@ static struct tess_planner *open_disk_planner(struct tess_planner_options o, dou
 /* Opens a planner on the host with a disk of `rate` bytes a second, for steps with clipping. */
 static struct tess_planner *open_clipped(double rate)
 {
-	return open_disk_planner(
-		(struct tess_planner_options){ .size = sizeof(struct tess_planner_options),
-	                                       .train = 1,
-	                                       .batch = BATCH,
-	                                       .sequence = LENGTH,
-	                                       .clip = 1 },
-		rate, 0);
+	struct tess_planner_options o = disk_options;
+
+	o.clip = 1;
+	return open_disk_planner(o, rate, 0);
 }
 
 /* Opens a planner on the host with a disk of `rate` bytes a second; size: of the disk. */
 static struct tess_planner *open_with_disk(double rate, double size, uint64_t memory, bool all)
 {
-	return open_disk_planner(
-		(struct tess_planner_options){ .size = sizeof(struct tess_planner_options),
-	                                       .train = 1,
-	                                       .memory = memory,
-	                                       .batch = BATCH,
-	                                       .sequence = LENGTH,
-	                                       .offload_optimizer = all,
-	                                       .offload_weights = all },
-		rate, size);
+	struct tess_planner_options o = disk_options;
+
+	o.memory = memory;
+	o.offload_optimizer = o.offload_weights = all;
+	return open_disk_planner(o, rate, size);
 }
 
 /* Predicts a strategy without files (NULL), or with them on disk. */
@@ -747,7 +744,7 @@ START_TEST(searches_files)
 }
 END_TEST
 
-/* Without clipping the update begins in the backward, behind which the disk hides. */
+/* Without clipping the update begins in the backward, and goes on during the next forward. */
 START_TEST(updates_overlap)
 {
 	struct tess_planner *p = open_with_disk(1e15, 0, 0, false);
@@ -761,6 +758,10 @@ START_TEST(updates_overlap)
 	f = predict_files_on(p, "tp=1", "disk", NULL);
 	ck_assert_msg(f->seconds >= compute && f->seconds < 1.05 * compute, "%g and %g s",
 	              f->seconds, compute);
+	tess_planner_close(p);
+	p = open_with_disk(rate / 2.2, 0, 0, false); /* 0.44 of the time of a step */
+	f = predict_files_on(p, "tp=1", "disk", NULL);
+	ck_assert_msg(f->seconds < 1.05 * compute, "%g and %g s", f->seconds, compute);
 	tess_planner_close(p);
 	p = open_clipped(rate);
 	clipped = predict_files_on(p, "tp=1", "disk", NULL)->seconds;
@@ -778,13 +779,14 @@ END_TEST
 /* If nothing fits, a strategy that gathers weights does with a tile, or the message has one. */
 START_TEST(searches_tiles)
 {
-	struct tess_planner_options o = {
-		.size = sizeof o, .train = 1, .batch = 1, .sequence = LENGTH, .offload_weights = 1
-	};
+	struct tess_planner_options o = disk_options;
 	const struct tess_forecast *const *best;
-	struct tess_planner *p = open_disk_planner(o, 1e9, 0);
+	struct tess_planner *p;
 	int32_t n;
 
+	o.batch = 1;
+	o.offload_weights = 1;
+	p = open_disk_planner(o, 1e9, 0);
 	ck_assert_msg(!tess_planner_explore(p, 1, 1000, &best, &n), "%s", tess_error());
 	ck_assert(!best[n - 1]->strategy.tile);
 	o.memory = (uint64_t)best[n - 1]->memory - 1;

@@ -35,8 +35,8 @@ static const struct tess_tool_option training_options[] = {
 	{ "optimizer", NULL, "optimizer (default: adamw)", AT(optimizer), .lo = TESS_ADAMW,
 	  .hi = TESS_SGD, .get_name = name_planned_optimizer },
 	{ "clip", "X",
-	  "limit of the gradient norm, as in tessera train; 0: off: what is in files is updated "
-	  "during the backward",
+	  "limit of the gradient norm, as in tessera train; 0: off, and values in files are "
+	  "updated during the backward",
 	  AT(clip), .hi = 1e30 },
 	{ "offload-optimizer", NULL,
 	  "search also strategies with the optimizer's state in files (default: if nothing fits)",
