@@ -43,7 +43,7 @@ static tess_status begin_if_finite(void *self)
 		return st;
 	for (int64_t i = 0; i < e->nlosses; i++)
 		bad |= !isfinite(t->losses[i]);
-	began = tess_now(); /* what is before is this rank's disk and device */
+	began = tess_now(); /* without waits for this rank's own disk and device */
 	st = tess_all_reduce(t->parts.group, &bad, &bad, 1, TESS_I32, TESS_MAX, "loss");
 	t->waited += tess_now() - began;
 	if (st || bad)
