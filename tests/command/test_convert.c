@@ -396,7 +396,8 @@ START_TEST(full_disk)
 		                             scratch_format_path("full")),
 		                 1);
 		expect_part(text, "/model.safetensors: ");
-		expect_part(text, "cannot be written: File too large\n");
+		expect_part(text, "cannot be written: File too large; the limit is ");
+		expect_part(text, "raise it with ulimit -f");
 		expect_nothing_left("full");
 	}
 }
