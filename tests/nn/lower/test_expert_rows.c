@@ -39,8 +39,13 @@ static void open_row_end(const struct tess_program *p, int32_t rank, struct end 
 {
 	struct tess_view *weights = calloc((size_t)p->nweights, sizeof *weights);
 
-	for (int32_t i = 0; i < p->nweights; i++)
-		weights[i].data = REGION(1);
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i];
+
+		weights[i] = (struct tess_view){ .data = REGION(1), .ndim = w->ndim };
+		for (int32_t a = 0; a < w->ndim; a++)
+			weights[i].shape[a] = tess_weight_get_local_size(p, w, rank, a);
+	}
 	ck_assert_msg(!tess_program_lower(p, rank, weights, &out->low), "%s", tess_error());
 	out->memory = (struct tess_memory){
 		.step = aligned_alloc(64, 64 * (size_t)tess_up((int64_t)out->low->bytes, 64)),
