@@ -10,11 +10,13 @@
 enum { VALUES = TESS_MOMENT2 + 1 };
 enum { PART = 1 << 18 }; /* elements that are changed while the disk gets no request */
 
-/* Each bucket copies between a device and memory of the host on a lane of its own. */
-_Static_assert((int)TESS_UPDATE_BUCKETS <= TESS_PINNED_LANES - TESS_PINNED_TAKEN,
-               "a lane for each bucket");
-
 /* ---- the ring -------------------------------------------------------------------------------- */
+
+/* Each bucket copies between a device and memory of the host on a lane of its own. */
+static int32_t count_buckets(const struct tess_offload_layout *files)
+{
+	return files->pinned ? TESS_PINNED_LANES - TESS_PINNED_TAKEN : TESS_UPDATE_BUCKETS;
+}
 
 /* Returns the bytes in the ring of a bucket of a weight. */
 static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
@@ -48,7 +50,7 @@ uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
 
 		max = bytes > max ? bytes : max;
 	}
-	return TESS_UPDATE_BUCKETS * max;
+	return (uint64_t)count_buckets(files) * max;
 }
 
 /* Sets the ring; NULL: there is no memory. */
@@ -68,8 +70,9 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 {
 	struct tess_update u = { .optimizer = o,
 		                 .parameters = s,
-		                 .bytes = tess_update_count_bytes(&s->offload.layout) };
-	uint64_t each = u.bytes / TESS_UPDATE_BUCKETS;
+		                 .bytes = tess_update_count_bytes(&s->offload.layout),
+		                 .nbuckets = count_buckets(&s->offload.layout) };
+	uint64_t each = u.bytes / (uint64_t)u.nbuckets;
 	tess_status st;
 
 	u.ready = calloc((size_t)s->program->nweights + 1, sizeof *u.ready);
@@ -82,14 +85,14 @@ tess_status tess_update_open(const struct tess_optimizer *o, struct tess_paramet
 		st = tess_fail(TESS_ENOMEM,
 		               "no memory for %d buckets of state in files, %lld bytes; set a "
 		               "lower TESSERA_OFFLOAD_BUCKET",
-		               TESS_UPDATE_BUCKETS, (long long)u.bytes);
+		               (int)u.nbuckets, (long long)u.bytes);
 	else
 		st = tess_offload_open_queues(&s->offload, &u.files);
 	if (st) {
 		tess_update_close(&u);
 		return st;
 	}
-	for (int i = 0; i < TESS_UPDATE_BUCKETS && u.ring; i++)
+	for (int i = 0; i < u.nbuckets && u.ring; i++)
 		u.bucket[i].memory = u.ring + (uint64_t)i * each;
 	*out = u;
 	return TESS_OK;
@@ -113,7 +116,7 @@ void tess_update_close(struct tess_update *u)
 
 static struct tess_update_bucket *get_bucket(struct tess_update *u, int64_t i)
 {
-	return &u->bucket[i % TESS_UPDATE_BUCKETS];
+	return &u->bucket[i % u->nbuckets];
 }
 
 /* Returns the pointer of a bucket to a value. */
@@ -393,7 +396,7 @@ static bool is_oldest_written(struct tess_update *u)
 /* Returns whether there is a weight to take, and a free bucket. */
 static bool can_take_next(const struct tess_update *u)
 {
-	return u->next < u->nready && u->read - u->written < TESS_UPDATE_BUCKETS;
+	return u->next < u->nready && u->read - u->written < u->nbuckets;
 }
 
 tess_status tess_update_advance(struct tess_update *u)

@@ -19,7 +19,8 @@
 
 #include <stdatomic.h>
 
-enum { TESS_UPDATE_BUCKETS = 4 }; /* of the ring */
+/* Buckets of the ring at most: with fewer than 8, a disk has too little to do at once. */
+enum { TESS_UPDATE_BUCKETS = 8 };
 
 struct tess_update_bucket { /* adjacent elements of a weight; private */
 	const struct tess_weight *weight; /* NULL: free */
@@ -42,6 +43,7 @@ struct tess_update {
 	struct tess_accumulator squares;
 	char *ring; /* NULL: nothing passes through it */
 	uint64_t bytes; /* of the ring */
+	int32_t nbuckets;
 	struct tess_update_bucket bucket[TESS_UPDATE_BUCKETS];
 	int64_t read, changed, written; /* buckets: their reads started, changed, free again */
 	/* weights whose gradients are final, in order of their reads; the next: from `at` on */
