@@ -438,7 +438,7 @@ START_TEST(styles_choose)
 	all.state = folder;
 	ck_assert_msg(!run_offload_job(&memory) && !run_offload_job(&all), "%s", tess_error());
 	ck_assert(!memory.info.state_disk_bytes && !memory.info.transfer_bytes);
-	ck_assert(all.info.transfer_bytes && all.info.transfer_bytes < 70000);
+	ck_assert(all.info.transfer_bytes && all.info.transfer_bytes < 140000);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct job j = make_kind_job(&kinds[1]);
 		const char *const rules[] = { cases[i].rule[0], cases[i].rule[1], NULL };

@@ -140,7 +140,9 @@ START_TEST(plans_with_files)
 	int64_t micro;
 	int n;
 
+	/* eight buckets of a whole weight would be more than the state of this model */
 	ck_assert(!setenv("TESSERA_OFFLOAD_MIN", "256", 1));
+	ck_assert(!setenv("TESSERA_OFFLOAD_BUCKET", "4000", 1));
 	snprintf(host, sizeof host, "-n 2 --train " SIZES " --machine %s", write_host());
 	snprintf(args, sizeof args, "--explore --top 8 --json %s", host);
 	plan_data(text, args);
@@ -168,7 +170,7 @@ START_TEST(plans_with_files)
 	micro = json_integer_value(json_object_get(strategy, "micro_batches"));
 	expect_one_rank("files.json --offload-optimizer . --offload-weights .", micro ? micro : 1);
 	json_decref(strategy);
-	ck_assert(!unsetenv("TESSERA_OFFLOAD_MIN"));
+	ck_assert(!unsetenv("TESSERA_OFFLOAD_MIN") && !unsetenv("TESSERA_OFFLOAD_BUCKET"));
 }
 END_TEST
 
