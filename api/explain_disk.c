@@ -2,6 +2,7 @@
 #include "api/explaining.h"
 #include "core/base/status.h"
 #include "nn/program/compressed.h"
+#include "nn/program/storage.h"
 #include "nn/train/update.h"
 #include "nn/weights/fetch.h"
 

@@ -46,9 +46,10 @@ static double find_idle_disk(const struct estimate *e)
 	double backward =
 		e->compute.base.backward + (double)e->planner->layers * e->compute.layer.backward;
 
-	return e->planner->options.clip > 0 || e->candidate->pp > 1 || backward < busy
-	               ? 0
-	               : backward - busy;
+	return tess_update_may_be_early(e->planner->options.clip, 0, e->candidate->pp > 1) &&
+	                       backward > busy
+	               ? backward - busy
+	               : 0;
 }
 
 /* Returns the seconds that the end of a step waits for files. seconds: of the optimizer. */

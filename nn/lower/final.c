@@ -12,16 +12,6 @@ struct build_final {
 	int32_t *left; /* by weight: parts of its gradient that are not stored yet */
 };
 
-/* Returns whether some rank has values apart: all ranks announce their losses. */
-static bool has_values_elsewhere(const struct tess_program *p)
-{
-	for (int32_t i = 0; i < p->nweights; i++)
-		if (tess_location_is_apart(p, p->weight[i]->state_location) ||
-		    tess_location_is_apart(p, p->weight[i]->rest_location))
-			return true;
-	return false;
-}
-
 /* Chooses the weights that are awaited, and announced: no tables of tied heads. */
 static void choose_weights(struct build *b, struct build_final *f)
 {
@@ -48,8 +38,11 @@ void build_plan_final(struct build *b)
 	struct tess_arena *arena = &b->l->arena;
 	struct build_final *f;
 
-	/* weights of stages are updated after the last action */
-	if (b->p->nstages > 1 || !has_values_elsewhere(b->p))
+	/*
+	 * weights of stages are updated after the last action; where some rank has values apart,
+	 * all ranks announce their losses
+	 */
+	if (b->p->nstages > 1 || !tess_program_has_values_apart(b->p))
 		return;
 	f = TESS_NEW(arena, struct build_final, 1);
 	if (f) {

@@ -58,7 +58,7 @@ void tess_traffic_add_first(const struct tess_offload_layout *files, struct tess
 /* ---- the end of a step ----------------------------------------------------------------------- */
 
 /*
- * As nn/train/update.c does it: what is in files is read, and written once it has changed. Next to
+ * Follows nn/train/update.c: what is in files is read, and written once it has changed. Next to
  * a device with memory of its own, what is not in memory of the host is copied to it to be changed
  * there, and copied back.
  */
@@ -98,8 +98,7 @@ static void add_gathered_weight(const struct tess_offload_layout *files,
 	int64_t rest = tess_weight_get_kept(p, w, files->rank, TESS_REST).len;
 	int64_t own = tess_weight_get_kept(p, w, files->rank, TESS_STATE).len;
 
-	if (!files->weight[w->index].fetched || !files->weight[w->index].trained || !w->state_cut ||
-	    w->rest_cut)
+	if (!files->weight[w->index].fetched || !tess_weight_is_shared(p, w))
 		return;
 	sum->read[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(w, TESS_WEIGHT, own);
 	sum->written[TESS_TRAFFIC_WEIGHTS] += count_moved_bytes(w, TESS_WEIGHT, rest - own);

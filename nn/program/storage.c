@@ -106,6 +106,20 @@ bool tess_weight_is_shared(const struct tess_program *p, const struct tess_weigh
 	return w->state_cut && !w->rest_cut && !w->table && tess_weight_is_trained(p, w);
 }
 
+bool tess_program_has_values_apart(const struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (tess_location_is_apart(p, p->weight[i]->state_location) ||
+		    tess_location_is_apart(p, p->weight[i]->rest_location))
+			return true;
+	return false;
+}
+
+bool tess_update_may_be_early(double clip, double balance, bool has_stages)
+{
+	return !(clip > 0) && !(balance > 0) && !has_stages;
+}
+
 bool tess_program_may_update_late(const struct tess_program *p)
 {
 	for (int32_t i = 0; i < p->nweights; i++)

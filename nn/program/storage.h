@@ -58,6 +58,13 @@ int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_wei
 bool tess_weight_is_trained(const struct tess_program *p, const struct tess_weight *w);
 /* Returns whether ranks gather the shares of a weight that they have updated. */
 bool tess_weight_is_shared(const struct tess_program *p, const struct tess_weight *w);
+/* Returns whether some rank keeps weights or state in files, or on the host next to its device. */
+bool tess_program_has_values_apart(const struct tess_program *p);
+/*
+ * Returns whether weights in files, and those with state there, may be updated in the backward:
+ * without clipping, stages of a pipeline, and a load balancing loss, which may become infinite.
+ */
+bool tess_update_may_be_early(double clip, double balance, bool has_stages);
 /*
  * Returns whether an update without clipping may go on during the next forward, on devices that use
  * memory of the host: all weights are in memory at rest, and the ranks gather none.

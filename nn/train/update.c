@@ -35,11 +35,6 @@ static uint64_t count_bucket_bytes(const struct tess_offload_layout *files,
 	return tess_offload_has_updated(files, w) ? bytes : 0;
 }
 
-bool tess_update_may_be_early(double clip, double balance, bool has_stages)
-{
-	return !(clip > 0) && !(balance > 0) && !has_stages;
-}
-
 uint64_t tess_update_count_bytes(const struct tess_offload_layout *files)
 {
 	const struct tess_program *p = files->program;

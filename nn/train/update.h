@@ -57,11 +57,6 @@ struct tess_update {
 	int32_t npoints; /* so many of the first have a point of the rank's stream */
 };
 
-/*
- * Returns whether weights in files, and those with state there, may be updated in the backward:
- * without clipping, stages of a pipeline, and a load balancing loss, which may become infinite.
- */
-bool tess_update_may_be_early(double clip, double balance, bool has_stages);
 /* Returns the bytes of the ring of a rank; 0: nothing passes through it. */
 uint64_t tess_update_count_bytes(const struct tess_offload_layout *files);
 /* Allocates the ring, and opens queues of the files. Close *out. TESS_ENOMEM. */

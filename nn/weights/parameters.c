@@ -115,15 +115,6 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 	return tess_device_clear(&s->weights.device, "training", memory, bytes);
 }
 
-static bool has_values_apart(const struct tess_program *p)
-{
-	for (int32_t i = 0; i < p->nweights; i++)
-		if (tess_location_is_apart(p, p->weight[i]->rest_location) ||
-		    tess_location_is_apart(p, p->weight[i]->state_location))
-			return true;
-	return false;
-}
-
 /* Checks that memory of the host has room for what all its ranks keep there. */
 static tess_status check_host_room(const struct tess_offload_layout *layout,
                                    const struct tess_opened_device *host)
@@ -161,7 +152,7 @@ static tess_status load_stored_weights(struct tess_parameters *s, const struct t
 	struct tess_offload_layout layout;
 	tess_status st = tess_offload_lay_out(p, s->rank, moments, &s->arena, &layout);
 
-	if (!st && layout.pinned && has_values_apart(p))
+	if (!st && layout.pinned && tess_program_has_values_apart(p))
 		st = tess_device_open_host(device, &s->host);
 	if (!st && s->host.self)
 		st = check_host_room(&layout, &s->host);
