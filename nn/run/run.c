@@ -129,10 +129,6 @@ static tess_status announce_final(const struct tess_step *s, const struct tess_r
 
 	if (!calls)
 		return TESS_OK;
-	if (s->kind == TESS_STEP_AWAIT) {
-		calls->await_weight(calls->self, s->final_weight);
-		return TESS_OK;
-	}
 	return s->final_weight ? calls->take_weight(calls->self, s->final_weight)
 	                       : calls->take_losses(calls->self);
 }
@@ -162,8 +158,11 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 			tess_row_exchange_unpack(s->rows);
 		return TESS_OK;
 	case TESS_STEP_FINAL:
-	case TESS_STEP_AWAIT:
 		return announce_final(s, groups);
+	case TESS_STEP_AWAIT:
+		if (groups->final)
+			groups->final->await_weight(groups->final->self, s->final_weight);
+		return TESS_OK;
 	case TESS_STEP_WAIT:
 		return wait_for_step(s->of, d, groups, under_way);
 	case TESS_STEP_CHECK:

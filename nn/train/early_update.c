@@ -35,7 +35,7 @@ static tess_status begin_if_finite(void *self)
 
 	if (!e->is_last)
 		return TESS_OK;
-	st = tess_early_update_settle(t);
+	st = tess_trainer_settle(t);
 	if (!st)
 		st = tess_device_move(&t->device, "loss", t->losses, e->losses,
 		                      (uint64_t)e->nlosses * sizeof *t->losses);
@@ -143,7 +143,7 @@ void tess_early_update_count_moved(struct tess_trainer *t)
 	}
 }
 
-tess_status tess_early_update_settle(struct tess_trainer *t)
+tess_status tess_trainer_settle(struct tess_trainer *t)
 {
 	tess_status st = TESS_OK;
 

@@ -486,7 +486,7 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	t->waited = tess_now() - began;
 	memset(t->moved[0], 0, sizeof t->moved[0]);
 	if (!st && !lr)
-		st = tess_early_update_settle(t);
+		st = tess_trainer_settle(t);
 	prepare_early_update(t, &s, lr);
 	if (!st)
 		st = compute_gradients(t, &s);
@@ -621,7 +621,7 @@ tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i,
 	if (!st && n && (root == -1 || root == tess_group_rank(t->parts.group)))
 		st = TESS_REQUIRE(out);
 	if (!st)
-		st = tess_early_update_settle(t);
+		st = tess_trainer_settle(t);
 	if (st)
 		return st;
 	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
@@ -653,11 +653,6 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 	};
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
-}
-
-tess_status tess_trainer_settle(struct tess_trainer *t)
-{
-	return tess_early_update_settle(t);
 }
 
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t)

@@ -48,8 +48,9 @@ const struct tess_program *tess_trainer_get_program(const struct tess_trainer *t
 void tess_trainer_set_profile(struct tess_trainer *t, struct tess_profile *p);
 
 /*
- * Waits until the weights and the state are those of the last step, without which the inside must
- * not be read. Collective. TESS_EIO: the disk failed, and the trainer is unusable.
+ * Waits until the update of the last step has ended. Call it before anything but a step reads or
+ * moves weights, gradients or state. Collective. TESS_EIO: the disk failed, and the trainer is
+ * unusable.
  */
 tess_status tess_trainer_settle(struct tess_trainer *t);
 /* The inside of a trainer, for saving and resuming. Borrowed. */

@@ -233,7 +233,7 @@ void tess_trainer_include_lengths(struct tess_trainer_room *room,
 tess_status tess_trainer_reserve(struct tess_trainer *t, const struct tess_rank_program *l,
                                  const struct tess_trainer_room *room)
 {
-	tess_status st = tess_early_update_settle(t);
+	tess_status st = tess_trainer_settle(t);
 
 	if (!st)
 		st = tess_parameters_reserve_gradients(&t->parameters, l);

@@ -38,8 +38,8 @@ struct tess_trainer {
 	struct tess_parameters parameters;
 	struct tess_update update;
 	bool may_update_early; /* weights may change before the norm is known */
-	bool may_update_late; /* they may change until the next forward reads them */
-	bool is_updating; /* those of the last step still may */
+	bool may_update_late; /* weights may change until the next forward reads them */
+	bool is_updating; /* the update of the last step may not have ended */
 	struct tess_update_thread *update_thread; /* executes early updates; NULL: none */
 	struct tess_early_update early;
 	uint64_t seed; /* seed of dropout */
@@ -143,16 +143,10 @@ tess_status tess_early_update_execute(struct tess_trainer *t);
 /* Adds the other weights, whose gradients are final, too. Nothing happens if it has not begun. */
 void tess_early_update_add_rest(struct tess_trainer *t);
 /*
- * Waits until all weights are changed, if the update has begun, or leaves it running until settle.
- * TESS_EIO: the disk failed.
+ * Waits until all weights are changed, if the update has begun, or leaves it running until
+ * tess_trainer_settle. TESS_EIO: the disk failed.
  */
 tess_status tess_early_update_finish(struct tess_trainer *t);
-/*
- * Waits until the weights of the last step are changed. Call it before anything but a step reads or
- * moves weights, gradients or state. Collective. TESS_EIO: the disk failed, and the trainer is
- * unusable.
- */
-tess_status tess_early_update_settle(struct tess_trainer *t);
 /* Adds what the update has moved to what the step has; the update is not under way. */
 void tess_early_update_count_moved(struct tess_trainer *t);
 /* Ends the transfers of a step that has failed. */
