@@ -515,7 +515,7 @@ tess_status tess_steps_time_early(const struct tess_machine *m, const struct tes
 	idle_disk(k);
 	early->disk = k->disk - k->now + k->update +
 	              tess_traffic_time(m, &left) * m->time[TESS_TERM_DISK];
-	if (tess_program_may_update_late(p)) /* it goes on until the next losses */
+	if (tess_program_may_update_late(p)) /* the next forward hides as much of it */
 		early->disk = early->disk > w.losses ? early->disk - w.losses : 0;
 	return st;
 }

@@ -744,7 +744,7 @@ START_TEST(searches_files)
 }
 END_TEST
 
-/* Without clipping the update begins in the backward, and goes on during the next forward. */
+/* Without clipping the disk works during the backward and the next forward, and hides there. */
 START_TEST(updates_overlap)
 {
 	struct tess_planner *p = open_with_disk(1e15, 0, 0, false);
